@@ -197,12 +197,18 @@ uv_install() {
   "$UV" pip install --python "$PYTHON" "$@" </dev/null
 }
 
+# The minors of Python 3 that the lists have wheels for.
+readonly PYTHONS=(14 13 12 11)
+
 # The first interpreter that .venv's packages have wheels for; it can make one.
+# A free-threaded one has other wheels.
 base_python() {
   local python
-  for python in python3 python3.{14,13,12,11}; do
-    if "$python" -c 'import ensurepip, sys
-sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
+  for python in python3 "${PYTHONS[@]/#/python3.}"; do
+    if "$python" -c 'import ensurepip, sys, sysconfig
+sys.exit(sys.version_info[:2] not in [(3, int(minor)) for minor in sys.argv[1:]]
+         or bool(sysconfig.get_config_var("Py_GIL_DISABLED")))' \
+      "${PYTHONS[@]}" >/dev/null 2>&1; then
       echo "$python"
       return
     fi
@@ -210,12 +216,28 @@ sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
   return 1
 }
 
+# Ends the program if .venv is of another Python, as older clones made it. The
+# names of its folders say so without starting it: python3.10, python3.14t.
+check_venv() {
+  local found minor
+  mapfile -t found < <(compgen -G "$VENV/lib/python3*")
+  [[ ${#found[@]} -gt 0 ]] || return 0
+  for minor in "${PYTHONS[@]}"; do
+    [[ " ${found[*]##*/} " != *" python3.$minor "* ]] || return 0
+  done
+  die ".venv is of ${found[*]##*/}, and its packages have wheels for Python" \
+    "3.${PYTHONS[-1]} to 3.${PYTHONS[0]} with a global lock:" \
+    "rm -rf .venv, and it is made again"
+}
+
 ensure_venv() {
   local wanted python
+  check_venv
   if [[ ! -x $PYTHON ]]; then
     python=$(base_python) ||
-      die "torch needs Python 3.11 or newer: install one and its module venv," \
-        "as apt-get install python3.11-venv does"
+      die "torch needs Python 3.${PYTHONS[-1]} to 3.${PYTHONS[0]} with a global" \
+        "lock: install one and its module venv, as apt-get install" \
+        "python3.${PYTHONS[-1]}-venv does"
     say "creating .venv"
     "$python" -m venv "$VENV"
   fi

@@ -57,7 +57,9 @@ echo "uv $* ${UV_DEFAULT_INDEX:-}" >>"$LOG" """,
 # one that takes itself for that release.
 _PYTHON = """
 if [[ $1 == -c ]]; then
-  exec {real} -c "import sys; sys.version_info = (3, {minor}); $2"
+  exec {real} -c "import sys, sysconfig; sys.version_info = (3, {minor})
+sysconfig.get_config_var = lambda _: {free}
+$2" "${{@:3}}"
 fi
 echo "$(basename "$0") $*" >>"$LOG"
 mkdir -p .venv/bin && mv planted .venv/bin/python"""
@@ -203,12 +205,14 @@ class InstallTest(unittest.TestCase):
             self.assertTrue(line.endswith(" https://index.example"), line)
 
     def _plant_pythons(self, **minors):
-        """Interpreters by name, without .venv; no others are found."""
+        """Interpreters by name, without .venv; no others are found. "14t" is
+        a free-threaded one."""
         (self.folder / ".venv/bin/python").rename(self.folder / "planted")
         for name in ("python3", *(f"python3.{minor}" for minor in range(9, 16))):
-            minor = minors.get(name.replace(".", "_"))
-            text = "exit 127" if minor is None else _PYTHON.format(
-                real=sys.executable, minor=minor)
+            minor = str(minors.get(name.replace(".", "_"), ""))
+            text = "exit 127" if not minor else _PYTHON.format(
+                real=sys.executable, minor=minor.rstrip("t"),
+                free=int(minor.endswith("t")))
             self._write("bin/" + name, f"#!/usr/bin/env bash\n{text}\n").chmod(
                 0o755)
 
@@ -216,6 +220,10 @@ class InstallTest(unittest.TestCase):
         for minors, name in (
                 ({"python3": 11, "python3_14": 14}, "python3"),
                 ({"python3": 10, "python3_12": 12, "python3_11": 11},
+                 "python3.12"),
+                ({"python3": 15, "python3_15": 15, "python3_13": 13},
+                 "python3.13"),
+                ({"python3": "14t", "python3_14": "14t", "python3_12": 12},
                  "python3.12"),
                 ({"python3_11": 11}, "python3.11")):
             with self.subTest(name):
@@ -225,13 +233,31 @@ class InstallTest(unittest.TestCase):
                 self.assertEqual(started[0],
                                  f"{name} -m venv {self.folder}/.venv")
 
-    def test_old_python_alone_ends_the_program_with_what_to_install(self):
-        self._plant_pythons(python3=10, python3_9=9, python3_10=10)
+    def test_no_python_with_wheels_ends_the_program_with_what_to_install(self):
+        self._plant_pythons(python3=10, python3_9=9, python3_10=10,
+                            python3_14="14t", python3_15=15)
         code, said, started = self._install("build")
         self.assertEqual(code, 1)
-        self.assertRegex(said, r"\A» torch needs Python 3\.11 or newer: install "
-                               r".* python3\.11-venv.*\n\Z")
+        self.assertRegex(said, r"\A» torch needs Python 3\.11 to 3\.14 with a "
+                               r"global lock: install .* python3\.11-venv.*\n\Z")
         self.assertEqual(started, [])
+
+    def test_venv_of_a_python_without_wheels_ends_the_program(self):
+        for name in "python3.10", "python3.14t", "python3.15":
+            with self.subTest(name):
+                folder = self.folder / ".venv/lib" / name
+                folder.mkdir(parents=True)
+                code, said, started = self._install("build")
+                self.assertEqual((code, started), (1, []))
+                self.assertRegex(
+                    said, rf"\A» \.venv is of {name}, and .* Python 3\.11 to "
+                          r"3\.14 .*: rm -rf \.venv, and it is made again\n\Z")
+                folder.rmdir()
+
+    def test_venv_of_a_python_with_wheels_is_kept(self):
+        for name in "python3.10", "python3.12":
+            (self.folder / ".venv/lib" / name).mkdir(parents=True)
+        self.assertEqual(self._install("build")[0], 0)
 
     def test_interrupted_installation_ends_its_jobs(self):
         for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
