@@ -28,6 +28,7 @@ _NAMES = {
     "library": "_signatures",
     "evict": "_tiering.tiers",
     "restore": "_tiering.tiers",
+    "residency": "_reports.residency",
     "pin": "_tiering.pins",
     "unpin": "_tiering.pins",
     "compile_per_layer": "_hooks.compiled",
@@ -36,6 +37,7 @@ _NAMES = {
     "report": "_reports.reports",
     "holders": "_reports.holders",
     "peak": "_reports.holders",
+    "reset_peak": "_reports.holders",
     "mark": "_reports.diff",
     "diff": "_reports.diff",
     "leaks": "_reports.leaks",
@@ -53,6 +55,7 @@ _NAMES = {
     "scope": "scopes",
     "on_oom": "_oom",
     # What these return, and what it consists of.
+    "Residency": "_reports.residency",
     "Stats": "_reports.stats",
     "Holders": "_reports.holders",
     "Holder": "_reports.holders",
@@ -149,6 +152,7 @@ if _typing.TYPE_CHECKING:
         holders as holders,
         Holders as Holders,
         peak as peak,
+        reset_peak as reset_peak,
     )
     from stratalloc._reports.leaks import (
         Leak as Leak,
@@ -159,6 +163,10 @@ if _typing.TYPE_CHECKING:
         memory_summary as memory_summary,
         report as report,
         stats as stats,
+    )
+    from stratalloc._reports.residency import (
+        residency as residency,
+        Residency as Residency,
     )
     from stratalloc._reports.stats import Stats as Stats
     from stratalloc._signatures import (

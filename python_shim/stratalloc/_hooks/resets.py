@@ -21,7 +21,7 @@ _ACCUMULATED = ("_cuda_resetAccumulatedMemoryStats",
 _forgetting = threading.RLock()
 
 
-def heard(torch, note, note_accumulated=None):
+def before_each(torch, note, note_accumulated=None):
     """note() is called ahead of each reset of peaks, on the thread that resets,
     until put_back() of the Replaced that is returned; note_accumulated(device)
     ahead of each reset of that device's counters since the start."""

@@ -231,7 +231,7 @@ class Measuring:
                 for device in self._before:
                     sys.modules["torch"].cuda.reset_peak_memory_stats(device)
             if _state.is_enabled():
-                stack.callback(_resets.heard(
+                stack.callback(_resets.before_each(
                     sys.modules["torch"], self._note,
                     self._note_refused).put_back)
                 if self._wants_trace or _levels.events():

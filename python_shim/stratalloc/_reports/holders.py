@@ -9,6 +9,7 @@ from typing import Literal
 
 from stratalloc._native import core as _core
 from stratalloc._native import stack as _stack
+from stratalloc._native import state as _state
 from stratalloc._native.argument_types import Device
 from stratalloc._native.device_metrics import TIERS
 from stratalloc._ownership import sites as _sites
@@ -18,6 +19,7 @@ from stratalloc._rendering import tree as _tree
 from stratalloc._rendering.page import Page
 from stratalloc._rendering.result import Rows
 from stratalloc._reports import reports as _reports
+from stratalloc._tiering import tiers as _tiers
 
 _BY = ("module", "category", "site", "tensor")
 _AT = ("now", "peak")
@@ -107,9 +109,9 @@ def holders(by: Literal["module", "category", "site", "tensor"] = "module",
         sampled)". Recorded from enable(telemetry="callsites") on; where they
         are not one row says so.
       at: "now", on all tiers; or "peak": what the device held when that was
-        the most since the start or torch.cuda.reset_peak_memory_stats(). The
-        peak's rows have the owners and categories of that moment: a gradient
-        that was named later is where it was charged then.
+        the most since the start or reset_peak(). The peak's rows have the owners
+        and categories of that moment: a gradient that was named later is where
+        it was charged then.
       device: as torch takes it; None: the current one.
 
     Returns: Holders; rows add up to its total, in bytes. At "now" that is
@@ -163,6 +165,28 @@ def peak(device: Device = None) -> Holders:
       NotEnabledError: before enable().
     """
     return holders(at="peak", device=device)
+
+
+def reset_peak(device: Device = None) -> None:
+    """Begins the peaks of a device anew, at what it holds now.
+
+    The same as torch.cuda.reset_peak_memory_stats(): peak(), the peaks of
+    allocated, reserved, active and requested bytes, and those of scopes in
+    report(). Peaks of host memory are of the whole process and stay.
+
+    Args:
+      device: as torch takes it; None: the current one.
+
+    Raises:
+      NotEnabledError: before enable().
+      ValueError: the device is none of this machine's CUDA devices.
+    """
+    _state.require()
+    if not _core.initialized():
+        return  # there is no peak yet
+    import torch
+
+    torch.cuda.reset_peak_memory_stats(_tiers.device_index(device))
 
 
 def peaks() -> list[Holders]:

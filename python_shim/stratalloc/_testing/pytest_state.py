@@ -45,7 +45,7 @@ class State:
         self._lock = threading.Lock()  # of _needed: threads reset, too
         self.fixtures = _pytest_before.Fixtures()
         self._there = None  # _pytest_before.Before
-        self._hooks = _resets.heard(torch, self._note)
+        self._hooks = _resets.before_each(torch, self._note)
 
     @property
     def written(self):

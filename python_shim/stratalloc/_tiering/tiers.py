@@ -174,6 +174,6 @@ _LEAVES = (str, bytes, int, float, bool)
 def _names_nothing(obj):
     device = "; a device is named by device=" if isinstance(obj, int) else ""
     return TypeError(
-        "stratalloc: evict, restore, pin and unpin take a module, an "
-        "optimizer, a tensor or an iterable of them, not "
+        "stratalloc: evict, restore, residency, pin and unpin take a "
+        "module, an optimizer, a tensor or an iterable of them, not "
         f"{type(obj).__name__}{device}")

@@ -219,7 +219,7 @@ _NO_QUESTIONS = {
 _ARGUMENTS = {
     "diff": (_diff.Mark("a", 0, 0, {}),), "dump": ("a.strata",),
     "explain": ("1 MiB",), "limit": ("1 MiB", "scope"), "pin": (torch.ones(1),),
-    "unpin": (torch.ones(1),), "watch": (torch.nn.Linear(1, 1),)}
+    "residency": (torch.ones(1),), "unpin": (torch.ones(1),), "watch": (torch.nn.Linear(1, 1),)}
 
 
 def _questions():

@@ -265,8 +265,8 @@ def test_resets_are_heard_once_per_program():
     """Whoever listens last is put back first, and a name that torch lacks is
     no error."""
     heard = []
-    one = _resets.heard(torch, lambda: heard.append("one"))
-    two = _resets.heard(torch, lambda: heard.append("two"))
+    one = _resets.before_each(torch, lambda: heard.append("one"))
+    two = _resets.before_each(torch, lambda: heard.append("two"))
     torch.cuda.reset_peak_memory_stats()
     two.put_back()
     torch.cuda.reset_peak_memory_stats()

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""residency(): on which tiers the memory of an object is."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from stratalloc._native.device_metrics import TIERS
+from stratalloc._rendering.page import Page
+from stratalloc._rendering.result import Result
+from stratalloc._rendering.table import Row, Table
+from stratalloc._tiering import tiers as _tiers
+from stratalloc.sizes import format_size
+
+
+@dataclasses.dataclass(frozen=True, repr=False, eq=False)
+class Residency(Result):
+    """Bytes of an object on each tier; also a mapping with these keys.
+
+    Attributes:
+      device, host, disk: int, bytes. They add up to the object's storages on
+        CUDA devices, each counted once.
+    """
+
+    device: int
+    host: int
+    disk: int
+
+    def to_dict(self) -> dict[str, int]:
+        """{"device", "host", "disk"}, in bytes."""
+        return dataclasses.asdict(self)
+
+    def _page(self, depth=None, all=False):  # noqa: A002
+        total = sum(self.values())
+        return Page([Table(("", "bytes"), [
+            Row(tier, (format_size(size),), share=size / total if total else 0.0)
+            for tier, size in self.items()])], depth, all)
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{tier} {self[tier]}" for tier in TIERS)
+        return f"<stratalloc.Residency in bytes: {sizes}>"
+
+
+def residency(obj: object) -> Residency:
+    """On which tiers the memory of an object is now.
+
+    Nothing moves. Another thread may move memory while the answer is made.
+
+    Args:
+      obj: a module (parameters, gradients and buffers), an optimizer (its
+        state), a tensor, or any iterable or mapping of those. Memory on the
+        CPU counts nothing.
+
+    Returns: Residency, in bytes.
+
+    Raises:
+      NotEnabledError: before enable().
+      TypeError: obj holds something else, or a tensor without memory is named.
+      RuntimeError: memory of obj is another allocator's, or this is a forked
+        child.
+    """
+    return Residency(**_tiers.residency(obj))

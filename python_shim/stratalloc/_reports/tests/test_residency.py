@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""residency() and reset_peak(), on a simulated device."""
+
+import pytest
+
+from stratalloc import simulate
+
+simulate.load("64MiB")
+
+import torch  # noqa: E402
+from torch import nn  # noqa: E402
+
+from python_shim.testing.enabled import enabled  # noqa: E402,F401
+import stratalloc  # noqa: E402
+from stratalloc._hooks import resets  # noqa: E402
+
+MIB = 1 << 20
+
+
+def _model():
+    """Two layers of 4 MiB each."""
+    return nn.Sequential(*(nn.Linear(1024, 1024, bias=False)
+                           for _ in range(2))).cuda()
+
+
+def test_residency_follows_evict_and_restore():
+    model = _model()
+    assert stratalloc.residency(model) == {
+        "device": 8 * MIB, "host": 0, "disk": 0}
+    stratalloc.evict(model[0])
+    found = stratalloc.residency(model)
+    assert (found.device, found.host, found.disk) == (4 * MIB, 4 * MIB, 0)
+    assert found == {"device": 4 * MIB, "host": 4 * MIB, "disk": 0}
+    assert stratalloc.residency(model[0].weight).host == 4 * MIB
+    stratalloc.restore(model)
+    assert stratalloc.residency([model, model]).device == 8 * MIB
+
+
+def test_residency_reads_as_a_table():
+    found = stratalloc.Residency(device=4 * MIB, host=512, disk=0)
+    assert str(found).splitlines()[1:] == [
+        "device  4 MiB", "host    512 B", "disk      0 B"]
+    assert repr(found) == ("<stratalloc.Residency in bytes: device 4194304, "
+                           "host 512, disk 0>")
+
+
+def test_residency_of_cpu_memory_is_zero():
+    assert stratalloc.residency(nn.Linear(4, 4)) == {
+        "device": 0, "host": 0, "disk": 0}
+
+
+def test_residency_of_no_tensor_raises():
+    with pytest.raises(TypeError, match="residency"):
+        stratalloc.residency("weights")
+
+
+def _scope_peak(name):
+    row, = [row for row in stratalloc.report()["scopes"]
+            if row["owner"] == name]
+    return row["peak_owned"]
+
+
+def test_reset_peak_begins_at_what_is_held():
+    kept = torch.ones(MIB, dtype=torch.uint8, device="cuda")
+    with stratalloc.scope("peaked"):
+        torch.ones(16 * MIB, dtype=torch.uint8, device="cuda")
+    high = stratalloc.peak().total
+    assert high >= 17 * MIB and _scope_peak("peaked") == 16 * MIB
+    stratalloc.reset_peak()
+    now = torch.cuda.memory_allocated()
+    assert stratalloc.peak().total == now <= high - 16 * MIB
+    assert stratalloc.stats()["allocated"] == {"current": now, "peak": now}
+    assert _scope_peak("peaked") == 0
+    assert torch.cuda.max_memory_allocated() == now and kept.numel() == MIB
+
+
+def test_reset_peak_is_noted_as_a_reset_of_torch():
+    noted = []
+    hooks = resets.before_each(
+        torch, lambda: noted.append(stratalloc.peak().total))
+    try:
+        stratalloc.reset_peak()
+    finally:
+        hooks.put_back()
+    assert len(noted) == 1
+
+
+def test_reset_peak_of_a_missing_device_raises():
+    with pytest.raises(ValueError, match="no CUDA device 7"):
+        stratalloc.reset_peak(7)
