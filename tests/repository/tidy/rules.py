@@ -6,6 +6,7 @@ Nothing is built and nothing is imported from the project. `ALL` has every rule;
 those of this module are about files as a whole.
 """
 
+import ast
 import re
 from collections.abc import Iterator
 
@@ -41,6 +42,10 @@ _UNFINISHED = re.compile(r"\b(?:FIX" + r"ME|TO" + r"DO)\b")
 _HEADER_LINES = 350
 # A source file longer than this has a second noun in it.
 _SOURCE_LINES = 500
+# The oldest Python of the wheels (tag in python_shim/wheel); `./dev` runs newer
+# ones alone.
+_OLDEST_PYTHON = (3, 10)
+_IN_WHEELS = ("python_shim/", "telemetry/", "tests/simulator/cudasim/package/")
 
 
 def unfinished_marks(tree: Tree) -> Iterator[str]:
@@ -147,6 +152,20 @@ def wide_readmes(tree: Tree) -> Iterator[str]:
                 )
 
 
+def newer_syntax(tree: Tree) -> Iterator[str]:
+    """What wheels have is read by the oldest Python that their tag admits."""
+    for file in tree.files():
+        if not file.path.startswith(_IN_WHEELS) or not file.path.endswith(".py"):
+            continue
+        try:
+            ast.parse(file.text, feature_version=_OLDEST_PYTHON)
+        except SyntaxError as error:
+            yield (
+                f"{file.path}:{error.lineno}: {error.msg}; write it as Python "
+                f"{'.'.join(map(str, _OLDEST_PYTHON))} has it"
+            )
+
+
 def uncached_long_tests(tree: Tree) -> Iterator[str]:
     """An interrupted `./dev test --long` goes on: Bazel keeps what passed."""
     for call in build_files.calls(tree):
@@ -181,6 +200,7 @@ ALL = (
     lock_order,
     handle_states,
     import_cycles,
+    newer_syntax,
     uncached_long_tests,
     upward_imports,
     package_doors,

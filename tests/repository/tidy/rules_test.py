@@ -42,6 +42,22 @@ class RulesTest(RuleCase):
             {"bazel/dead.bzl": f"# {SPDX}"},
         )
 
+    def test_syntax_that_the_oldest_python_of_wheels_lacks(self):
+        module = f"# {SPDX}try:\n    pass\nexcept* OSError:\n    pass\n"
+        self._expect(
+            "newer_syntax",
+            "telemetry/module.py:",
+            {
+                "telemetry/module.py": module,
+                "telemetry/README.md": "",
+                "telemetry/BUILD.bazel": "# " + SPDX
+                + 'py_library(name = "m", srcs = ["module.py"])\n',
+                "tests/module.py": module,
+                "tests/BUILD.bazel": "# " + SPDX
+                + 'py_library(name = "m", srcs = ["module.py"])\n',
+            },
+        )
+
     def test_long_test_without_a_kept_result(self):
         for planted, tag in (
             ('TAGS = ["long", "external"]\n'
