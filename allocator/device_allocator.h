@@ -74,14 +74,14 @@ class DeviceAllocator : public PoolRequests,
     p_.slow.Set(SlowReason::kScopeLimits, change());
   }
   void SetReclaimer(Reclaimer* reclaimer) { reclaimer_ = reclaimer; }
+  // From now on no request is served by an eviction. Blocks lie as they did.
+  void EndTiering() { p_.tiering_ended.store(true); }
   Result<Explanation> Explain(const MallocRequest& request) {
-    return DeviceReports::Explain(request,
-                                  p_.options.tiering ? reclaimer_ : nullptr);
+    return DeviceReports::Explain(request, Asked());
   }
   Result<std::vector<Tried>> Try(const RefusedRequest& refused,
                                  std::span<const Trial> trials) {
-    return DeviceReports::Try(refused, trials,
-                              p_.options.tiering ? reclaimer_ : nullptr);
+    return DeviceReports::Try(refused, trials, Asked());
   }
   // Why there is none, for who is refused memory. Before the device is found.
   void SetWhyNoReclaimer(std::string why) {
@@ -112,8 +112,8 @@ class DeviceAllocator : public PoolRequests,
   }
   // The block that begins at `address`, out of free memory that the request's
   // stream and pool have cached there. kNotFound: there is none; no memory is
-  // taken and nothing leaves for it. kLimited: as Malloc; the scope must also be
-  // allowed the free bytes in front, which are handed out and freed at once.
+  // taken and nothing leaves for it. kLimited: as Malloc; the scope must also
+  // be allowed the free bytes in front, which are handed out and freed at once.
   Result<AllocatedBlock> MallocAt(const MallocRequest& request, Address address)
       EXCLUDES(p_.mutex);
   // The two halves of them, for callers that count nanoseconds. Fast: a block
@@ -283,6 +283,12 @@ class DeviceAllocator : public PoolRequests,
 
   DeviceParts p_;
   DeviceWaits waits_;
+  // The reclaimer, if a request may be served by an eviction.
+  Reclaimer* Asked() const {
+    return p_.options.tiering && !p_.tiering_ended.load() ? reclaimer_
+                                                          : nullptr;
+  }
+
   Reclaimer* reclaimer_ = nullptr;
   std::string why_no_reclaimer_;
 };

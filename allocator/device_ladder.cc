@@ -347,8 +347,7 @@ Result<AllocatedBlock> DeviceAllocator::ClimbLadder(
   attempt.raw = request.raw;
   attempt.nested = OperatorThread::ThisThread().in_ladder;
   attempt.all_unmanaged = p_.unmanaged.has_all();
-  attempt.may_reclaim =
-      p_.options.tiering && reclaimer_ != nullptr && !attempt.nested;
+  attempt.may_reclaim = Asked() != nullptr && !attempt.nested;
   attempt.lacking = attempt.size;
   ForLadder device(*this);
   return Climb(attempt, device);

@@ -103,12 +103,12 @@ Bytes DeviceAllocator::AboveCollectionThreshold(Bytes size) {
 }
 
 void DeviceAllocator::MaybeSignalPressureLocked() {
-  if (reclaimer_ != nullptr && p_.options.tiering &&
-      reclaimer_->UnderPressure(p_.device.index())) {
+  if (Reclaimer* const asked = Asked();
+      asked != nullptr && asked->UnderPressure(p_.device.index())) {
     const Bytes limit = p_.limit.Now();
-    p_.pressure_at = static_cast<Bytes>(reclaimer_->PressureThreshold() *
+    p_.pressure_at = static_cast<Bytes>(asked->PressureThreshold() *
                                         static_cast<double>(limit));
-    reclaimer_->OnPressure(p_.device.index(), p_.live.allocated_bytes(), limit);
+    asked->OnPressure(p_.device.index(), p_.live.allocated_bytes(), limit);
   } else {
     p_.pressure_at = ~Bytes{0};
   }
@@ -118,10 +118,12 @@ Error DeviceAllocator::OutOfMemory(Bytes requested, bool hopeless) {
   OutOfMemoryFacts facts;
   facts.requested = requested;
   facts.device = p_.device.index();
-  if (reclaimer_ != nullptr && p_.options.tiering) {
-    facts.refusal = hopeless ? "" : reclaimer_->LastRefusal(p_.device.index());
+  if (Reclaimer* const asked = Asked()) {
+    facts.refusal = hopeless ? "" : asked->LastRefusal(p_.device.index());
   }
-  facts.why_no_reclaimer = why_no_reclaimer_;
+  facts.why_no_reclaimer = p_.tiering_ended.load()
+                               ? "disable() has switched tiering off"
+                               : why_no_reclaimer_;
   facts.processes = ProcessesOn(p_.device.index());
   facts.own_pid = static_cast<unsigned>(getpid());
   MutexLock lock(p_.mutex);

@@ -20,7 +20,7 @@ StayReason ReasonOf(const PinCounts& pins) {
 
 StayReasons::StayReasons(DeviceParts& parts,
                          const std::vector<Address>& workspaces)
-    : tiering_(parts.options.tiering) {
+    : tiering_(parts.options.tiering && !parts.tiering_ended.load()) {
   parts.mutex.AssertHeld();
   parts.captures.Settle();  // what a capture kept that failed leaves
   named_.insert(workspaces.begin(), workspaces.end());
@@ -51,6 +51,7 @@ StayReasons::StayReasons(DeviceParts& parts,
 }
 
 StayReason StayReasons::Of(HandleRef handle) const {
+  if (!tiering_) return StayReason::kTieringOff;
   const HandleUse& use = handle.use();
   if (kept_.contains(handle.address())) return StayReason::kWorkspace;
   StayReason lasts = StayReason::kEvictable;

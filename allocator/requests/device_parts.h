@@ -70,6 +70,9 @@ struct DeviceParts {
 
   const Device device;
   const DeviceOptions options;
+  // Nothing leaves the device any more, though blocks lie as they did: by
+  // options.tiering.
+  std::atomic<bool> tiering_ended{false};
   const Bytes capacity;
   HandleTable table;
   StreamTable streams;

@@ -225,6 +225,13 @@ STRATALLOC_API int stratalloc_evict(int device, int to,
 STRATALLOC_API int stratalloc_restore(int device,
                                       const stratalloc_range* ranges, int count,
                                       uint64_t* moved, stratalloc_error* error);
+/* Brings back all that is evicted and moves nothing from then on, for the rest
+ * of the process; operators pin nothing any more. `moved`: what came back.
+ * Refused, and then tiering goes on: STRATALLOC_UNSUPPORTED while a stream
+ * captures, STRATALLOC_OUT_OF_MEMORY if not all fits, STRATALLOC_CORRUPT if
+ * bytes were lost on disk. */
+STRATALLOC_API int stratalloc_switch_tiering_off(uint64_t* moved,
+                                                 stratalloc_error* error);
 /* Gives what the device has cached back to the driver: torch.cuda.empty_cache()
  * of one device. Nothing if it is not opened. */
 STRATALLOC_API int stratalloc_empty_cache(int device, stratalloc_error* error);

@@ -229,11 +229,13 @@ char* stratalloc_report_json(int device) {
   report["reservation"] = {
       {"lo", opened != nullptr ? opened->table().base() : 0},
       {"hi", opened != nullptr ? opened->table().end() : 0}};
-  report["config"] = {{"tiering", config.tiering},
+  Engine* engine = Core::Get().engine();
+  const bool ended = engine != nullptr && engine->off();
+  report["config"] = {{"tiering", config.tiering && !ended},
                       {"host_budget", config.device.host_budget},
                       {"disk_budget", config.device.disk_budget}};
-  Engine* engine = Core::Get().engine();
-  report["why_no_tiering"] = engine == nullptr   ? Core::Get().WhyNoEngine()
+  report["why_no_tiering"] = engine == nullptr ? Core::Get().WhyNoEngine()
+                             : ended ? "disable() has switched tiering off"
                              : opened == nullptr ? ""
                                                  : engine->WhyNot(*opened);
   Tiering(engine, opened, &report);

@@ -87,6 +87,14 @@ int stratalloc_restore(int device, const stratalloc_range* ranges, int count,
       [](Engine& engine) { return engine.RestoreAll(); });
 }
 
+int stratalloc_switch_tiering_off(uint64_t* moved, stratalloc_error* error) {
+  *moved = 0;
+  const Result<Bytes> back = Core::Get().SwitchTieringOff();
+  if (!back) return ToC(back.error(), error);
+  *moved = *back;
+  return 0;
+}
+
 int stratalloc_set_disk_codec(const char* codec, stratalloc_error* error) {
   const std::optional<DiskCodec> named = DiskCodecOf(codec);
   if (!named) {

@@ -181,7 +181,27 @@ Status Core::Plug(DeviceAllocator& device) {
     return {};
   }
   WidenEvictable(device.table().base(), device.table().evictable_end());
+  // Looked at afterwards, since SwitchTieringOff ends the range once it is off.
+  if (engine->off()) EndEvictable();
   return {};
+}
+
+Result<Bytes> Core::SwitchTieringOff() {
+  STRATALLOC_RETURN_IF_ERROR(NotInAFork());
+  Engine* const engine = engine_.load();
+  if (engine == nullptr) return Bytes{0};
+  Result<Bytes> back = engine->SwitchOff();
+  if (!back && back.error().code == ErrorCode::kOutOfMemory) {
+    // What is cached may be all that is missing.
+    for (int i = 0; i < Allocator::Get().device_count(); ++i) {
+      STRATALLOC_ASSIGN_OR_RETURN(DeviceAllocator * opened, Opened(i));
+      if (opened != nullptr) STRATALLOC_RETURN_IF_ERROR(opened->EmptyCache());
+    }
+    back = engine->SwitchOff();
+  }
+  if (!back) return back;
+  EndEvictable();
+  return back;
 }
 
 void Core::StopAtExit() {

@@ -78,6 +78,9 @@ class Core {
   }
   // CUDA's side of the device: a context is made, no allocator.
   Result<stratalloc::Device> Cuda(int index) const;
+  // Engine::SwitchOff, and then no operand is evictable any more. Empties the
+  // caches if evicted bytes have no room else.
+  Result<Bytes> SwitchTieringOff();
   // kShutdown in the child of a fork of an initialised process.
   Status NotInAFork() const;
 

@@ -37,6 +37,7 @@ std::vector<RefusalFacts::Holder> HoldersOn(DeviceIndex device) {
 RefusalFacts::Tiering TieringOf(const DeviceAllocator& device) {
   const Engine* const engine = Core::Get().engine();
   if (engine == nullptr) return RefusalFacts::Tiering::kOff;
+  if (engine->off()) return RefusalFacts::Tiering::kEnded;
   return engine->WhyNot(device).empty() ? RefusalFacts::Tiering::kOn
                                         : RefusalFacts::Tiering::kRefused;
 }

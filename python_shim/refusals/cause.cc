@@ -248,8 +248,7 @@ class Cause {
     }
     if (most != owners.end() && (Bit(most->first.second) & kMovable) != 0) {
       // A layer's own parameters are there before its request.
-      if (most->first.first != kRootScope &&
-          most->first.first == facts_.asks) {
+      if (most->first.first != kRootScope && most->first.first == facts_.asks) {
         return whose +
                ", which also makes this request: use a larger GPU, or layers "
                "of other sizes.";

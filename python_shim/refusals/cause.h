@@ -28,7 +28,8 @@ struct RefusalFacts {
     Bytes bytes = 0;
     bool named = true;  // false: of no scope
   };
-  enum class Tiering { kOn, kOff, kRefused };  // kRefused: not on this device
+  // kEnded: by disable(); kRefused: not on this device.
+  enum class Tiering { kOn, kOff, kEnded, kRefused };
 
   bool is_operator = false;
   ScopeId asks = kRootScope;  // the scope that the request is charged to

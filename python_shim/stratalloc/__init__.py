@@ -23,6 +23,7 @@ _NAMES = {
     "Config": "settings",
     "config": "_native.state",
     "enable": "_signatures",
+    "disable": "_disable",
     "is_enabled": "_native.state",
     "allocator": "_signatures",
     "library": "_signatures",
@@ -57,7 +58,6 @@ _NAMES = {
     # What these return, and what it consists of.
     "Residency": "_reports.residency",
     "Stats": "_reports.stats",
-    "Report": "_reports.reports",
     "Holders": "_reports.holders",
     "Holder": "_reports.holders",
     "Mark": "_reports.diff",
@@ -98,6 +98,7 @@ if _typing.TYPE_CHECKING:
     from stratalloc import settings as settings
     from stratalloc import simulate as simulate
     from stratalloc import telemetry as telemetry
+    from stratalloc._disable import disable as disable
     from stratalloc._hooks.compiled import (
         compile_per_layer as compile_per_layer,
     )
@@ -163,7 +164,6 @@ if _typing.TYPE_CHECKING:
     from stratalloc._reports.reports import (
         memory_summary as memory_summary,
         report as report,
-        Report as Report,
         stats as stats,
     )
     from stratalloc._reports.residency import (

@@ -26,7 +26,7 @@ from stratalloc._recording import levels as _levels
 from stratalloc.settings import Config
 
 _log = logging.getLogger("stratalloc")
-_lock = threading.RLock()
+lock = threading.RLock()
 _guarded = False
 _said_no_gpu = False
 _said_forbidden = False
@@ -56,7 +56,7 @@ def enable(config=None, **overrides):
       UnsupportedTorchError: this installation has no bridge for this torch.
       RuntimeError: the call comes too late.
     """
-    with _lock:
+    with lock:
         if _state.forbidden() and not is_enabled():
             _say_forbidden()
             return False
@@ -84,7 +84,7 @@ def allocator(config=None, **overrides):
     The swap itself is the caller's; everything else happens as in enable().
     Raises NotEnabledError with STRATALLOC=0 in the environment.
     """
-    with _lock:
+    with lock:
         return _bridge.pluggable(_ready_for_plugin(config, overrides))
 
 
@@ -100,7 +100,7 @@ def library(config=None, **overrides):
     happens here, as in enable(). Raises NotEnabledError with STRATALLOC=0 in
     the environment.
     """
-    with _lock:
+    with lock:
         _ready_for_plugin(config, overrides, _queue_upgrade)
         return _bridge.path()
 
@@ -193,6 +193,11 @@ def _reconfigure(torch, asked, wanted):
     # What is left open has a default of what the machine has free by now.
     if wanted == _state.active or asked == _state.asked:
         return
+    if _state.tiering_ended and wanted.tiering:
+        raise RuntimeError(
+            "stratalloc: disable() has switched tiering off for the rest of "
+            "this process, and enable() asks for it; pass tiering=False, or "
+            "start the program again")
     if torch.cuda.is_initialized():
         changed = [key for key in Config.keys()
                    if getattr(wanted, key) != getattr(_state.active, key)

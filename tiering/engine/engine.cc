@@ -107,7 +107,7 @@ const char* Engine::LastRefusal(DeviceIndex device) {
 
 Result<Bytes> Engine::Evict(DeviceAllocator& device,
                             std::span<const AddressRange> ranges, Below below) {
-  if (off()) return Fail(ErrorCode::kShutdown, "tiering is off in a fork");
+  STRATALLOC_RETURN_IF_ERROR(CheckOn());
   TieredDevice& state = *StateOf(device);
   STRATALLOC_RETURN_IF_ERROR(state.CheckTakesPart());
   if (below == Below::kDisk && !lower_.disk_allowed()) {
@@ -158,7 +158,8 @@ Result<Bytes> Engine::Evict(DeviceAllocator& device,
 
 Result<Bytes> Engine::Restore(DeviceAllocator& device,
                               std::span<const AddressRange> ranges) {
-  if (off()) return Fail(ErrorCode::kShutdown, "tiering is off in a fork");
+  if (switched_off()) return Bytes{0};  // everything is on the device
+  STRATALLOC_RETURN_IF_ERROR(CheckOn());
   TieredDevice& state = *StateOf(device);
   STRATALLOC_RETURN_IF_ERROR(state.CheckTakesPart());
   MutexLock arbiter(arbiter_);
@@ -310,7 +311,7 @@ void Engine::StopBackground() {
 
 void Engine::AbandonAfterFork() {
   // No lock: its holder may be a thread that does not exist here.
-  off_.store(true, std::memory_order_relaxed);
+  off_.store(Off::kInFork, std::memory_order_relaxed);
   if (lower_.disk() != nullptr) lower_.disk()->AbandonAfterFork();
   (void)thread_.release();  // its worker stayed in the parent
 }

@@ -176,15 +176,34 @@ class Engine final : public Reclaimer, public ScopeListener {
   // At the end of the process: no background work from here on.
   void StopBackground();
 
+  // Brings back all that is evicted, of every device, and moves nothing from
+  // then on, for good: operators that begin later pin nothing. The copies below
+  // the device are freed. Returns the bytes that came back; 0 once it is off.
+  // Fails, and then tiering goes on with what has come back on the device:
+  // kUnsupported while a stream captures, kOutOfMemory if not all fits,
+  // kCorrupt if bytes were lost on disk.
+  Result<Bytes> SwitchOff();
+
   // In the child of a fork: forget the ring, never touch the device again.
   void AbandonAfterFork();
-  bool off() const { return off_.load(std::memory_order_relaxed); }
+  bool off() const { return off_.load(std::memory_order_relaxed) != Off::kNo; }
 
  private:
   // What a restore does when there is no room.
   enum class Room { kEvict, kOnlyFree };
   // Who may be evicted: whatever is not in use, or what is cold for good.
   enum class Whom { kAnybody, kCold };
+
+  // Why nothing moves: SwitchOff, or the process is a fork.
+  enum class Off : std::uint8_t { kNo, kSwitched, kInFork };
+  bool switched_off() const {
+    return off_.load(std::memory_order_relaxed) == Off::kSwitched;
+  }
+  Status CheckOn() const;  // fails with why nothing moves
+
+  // switch.cc
+  Status CheckNoCapture() REQUIRES(arbiter_);
+  Status BringBackLocked(TieredDevice& state) REQUIRES(arbiter_);
 
   TieredDevice* StateOf(const DeviceAllocator& device);
   Result<Bytes> MoveAll(
@@ -278,7 +297,7 @@ class Engine final : public Reclaimer, public ScopeListener {
 
   const Options options_;
   Admission admission_;
-  std::atomic<bool> off_{false};
+  std::atomic<Off> off_{Off::kNo};  // set under the arbiter, or in a fork
   std::array<TieredDevice, kMaxDevices> devices_;  // by ordinal
   DeviceList all_;     // whose streams may capture, and run graphs
   DeviceList movers_;  // of them those that take part

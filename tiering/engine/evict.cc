@@ -136,6 +136,12 @@ Bytes Engine::EvictVictimsLocked(TieredDevice& state, Bytes target,
 Bytes Engine::EvictBatchLocked(TieredDevice& state,
                                const std::vector<HandleRef>& victims,
                                Below below) {
+  // The caller may have waited for the arbiter while tiering was switched
+  // off.
+  if (Status on = CheckOn(); !on) {
+    state.refusal = on.error().message;
+    return 0;
+  }
   Eviction eviction({state, lower_, counters_, all_}, below);
   const Bytes freed = eviction.Run(victims);
   if (eviction.began()) learning_.store(true, std::memory_order_relaxed);

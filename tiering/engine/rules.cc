@@ -11,7 +11,8 @@ namespace stratalloc {
 
 Status Engine::SetRule(DeviceAllocator& device,
                        std::span<const AddressRange> ranges, TierRule rule) {
-  if (off()) return Fail(ErrorCode::kShutdown, "tiering is off in a fork");
+  if (switched_off()) return {};
+  STRATALLOC_RETURN_IF_ERROR(CheckOn());
   TieredDevice& state = *StateOf(device);
   // Nothing leaves it, so nothing lies where it may not.
   if (ranges.empty() || !state.CheckTakesPart()) return {};

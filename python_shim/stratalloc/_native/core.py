@@ -409,6 +409,14 @@ def restore(device, ranges=None):
     return moved.value
 
 
+def switch_tiering_off():
+    """Everything comes back and nothing leaves any more; bytes that came."""
+    error, moved = Error(), ctypes.c_uint64(0)
+    check(lib().stratalloc_switch_tiering_off(ctypes.byref(moved),
+                                              ctypes.byref(error)), error)
+    return moved.value
+
+
 def tier_rule(device, ranges, host, disk, packing):
     """Where the blocks that hold these ranges may lie (c_api.h)."""
     error = Error()

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 active: Config | None = None  # the resolved Config that the core has; None before enable()
 asked: Config | None = None  # the same before its open settings got their defaults
+tiering_ended = False  # by disable(), for the rest of the process
 
 
 def config() -> Config:

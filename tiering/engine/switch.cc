@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// Engine: tiering is switched off while the process runs.
+//
+// It is not switched on again: operators that begin while it is off pin nothing
+// and note no use, so a later eviction could take what they still work on.
+#include <string>
+#include <vector>
+
+#include "tiering/engine/engine.h"
+#include "tiering/engine/overlaps.h"
+
+namespace stratalloc {
+
+Status Engine::CheckOn() const {
+  switch (off_.load(std::memory_order_relaxed)) {
+    case Off::kNo:
+      return {};
+    case Off::kSwitched:
+      return Fail(ErrorCode::kUnsupported,
+                  "nothing is evicted: disable() has switched tiering off for "
+                  "the rest of this process");
+    case Off::kInFork:
+      break;
+  }
+  return Fail(ErrorCode::kShutdown, "tiering is off in a fork");
+}
+
+Result<Bytes> Engine::SwitchOff() {
+  if (switched_off()) return Bytes{0};
+  STRATALLOC_RETURN_IF_ERROR(CheckOn());
+  MutexLock arbiter(arbiter_);
+  if (switched_off()) return Bytes{0};
+  STRATALLOC_RETURN_IF_ERROR(CheckNoCapture());
+  const Bytes before = counters_.restored_bytes;
+  for (TieredDevice* state : movers_) {
+    STRATALLOC_RETURN_IF_ERROR(BringBackLocked(*state));
+  }
+  // Evictions run under the arbiter and look at this first: none is under way,
+  // and none begins.
+  off_.store(Off::kSwitched, std::memory_order_seq_cst);
+  for (TieredDevice* state : movers_) state->allocator->EndTiering();
+  for (auto& [address, copy] : lower_.all()) {
+    if (copy.host) STRATALLOC_RETURN_IF_ERROR(lower_.GiveUpHost(copy));
+    if (copy.disk) lower_.GiveUpChunkOf(copy);
+  }
+  lower_.all().clear();
+  if (lower_.host() != nullptr) lower_.host()->Trim();
+  admission_.NoteChange();
+  return counters_.restored_bytes - before;
+}
+
+Status Engine::CheckNoCapture() {
+  for (const TieredDevice* state : all_) {
+    DeviceAllocator& device = *state->allocator;
+    if (device.AwaitRoutes()) continue;
+    return Fail(ErrorCode::kUnsupported,
+                "a stream of GPU " +
+                    std::to_string(static_cast<int>(device.device().index())) +
+                    " captures a graph, and nothing may be copied meanwhile: "
+                    "end the capture first");
+  }
+  return {};
+}
+
+Status Engine::BringBackLocked(TieredDevice& state) {
+  DeviceAllocator& device = *state.allocator;
+  lower_.CollectDropped(device);
+  STRATALLOC_RETURN_IF_ERROR(device.DrainArrivals());
+  std::vector<HandleRef> evicted;
+  for (const EvictableHandle& one : device.Evictable()) {
+    if (one.state == HandleState::kPoisoned) {
+      return Fail(ErrorCode::kCorrupt,
+                  "the bytes of " + OwnersOf(device, one.handle) +
+                      " on disk were damaged and are lost; free it first");
+    }
+    if (IsAway(one.state)) evicted.push_back(one.handle);
+  }
+  const Bytes before = counters_.restored_bytes;
+  Status status = RestoreBatchLocked(state, evicted, Room::kOnlyFree, {},
+                                     /*planned=*/false);
+  if (status) return device.DrainArrivals();
+  if (status.error().code != ErrorCode::kOutOfMemory) return status;
+  Bytes wanted = 0;
+  for (HandleRef handle : evicted) wanted += handle.bytes();
+  const Bytes back = counters_.restored_bytes - before;
+  return Fail(ErrorCode::kOutOfMemory,
+              "CUDA out of memory. " + FormatBytes(wanted - back) + " of the " +
+                  FormatBytes(wanted) +
+                  " that are evicted have no room on GPU " +
+                  std::to_string(static_cast<int>(device.device().index())) +
+                  ": " + status.error().message +
+                  ". Free that much and call disable() again; until then "
+                  "tiering goes on");
+}
+
+}  // namespace stratalloc
