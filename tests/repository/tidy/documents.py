@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rules about documents: what they name and cite is there, and complete."""
 
+import os
 import re
 from collections.abc import Iterator
 
 from tests.repository.tidy.rooms import is_of_a_room
-from tests.repository.tidy.tree import CPP, SOURCES, Tree
+from tests.repository.tidy.tree import CPP, NOT_TEXT, SOURCES, Tree
 
 # "rule 3", "rules 1, 2 and 5", "rules 1–5": the numbers, over a folded line of
 # a comment, too.
@@ -29,6 +30,8 @@ _NAME = re.compile(
     r"(?:\w+::)*([A-Z][a-z0-9]+(?:[A-Z][A-Za-z0-9]*)+|[a-z]\w*_)(?:\(\))?"
     r"|(?:\w+::)+(\w+)(?:\(\))?"
 )
+# A link within the repository, without the place in the page.
+_LINK = re.compile(r"\]\((?!\w+:|#)([^)#\s]+)(?:#[^)]*)?\)")
 # What a comment in C++ says is: a source of ours (headers may be others'), a
 # function under a lock, a member of one of our classes.
 _SOURCE_IN_COMMENT = re.compile(r"(?<![\w/.<-])(?:\w+/)*\w+\.cc\b")
@@ -130,6 +133,21 @@ def unknown_names(tree: Tree) -> Iterator[str]:
                     f"{file.path}:{line}: {name} is nowhere; it was renamed, "
                     "perhaps, or is gone"
                 )
+
+
+def broken_links(tree: Tree) -> Iterator[str]:
+    """What a page links to in the repository is there."""
+    paths = tree.paths()
+    for file in tree.files((".md",)):
+        code = False
+        for number, line in enumerate(file.text.splitlines(), 1):
+            code ^= line.lstrip().startswith("```")
+            for target in [] if code else _LINK.findall(line):
+                path = os.path.normpath(os.path.join(file.folder, target))
+                if not (target.endswith(NOT_TEXT) or path in paths or any(
+                        one.startswith(path + "/") for one in paths)):
+                    yield (f"{file.path}:{number}: {target} is not there; "
+                           "mend the link")
 
 
 def lock_order(tree: Tree) -> Iterator[str]:

@@ -50,6 +50,19 @@ class DocumentsTest(RuleCase):
                      + f"\nSee {name}.\n"},
                 )
 
+    def test_broken_links(self):
+        for link in ("gone.md", "../gone", "base/gone.md#place"):
+            with self.subTest(link):
+                self._expect(
+                    "broken_links",
+                    f"allocator/README.md:4: {link.partition('#')[0]} is not",
+                    {"allocator/README.md": CLEAN["allocator/README.md"]
+                     + f"\nSee [it]({link}).\n"})
+        self.assertEqual(self._complaints({
+            "allocator/README.md": CLEAN["allocator/README.md"]
+            + "\n[a](base/README.md), [b](base), [c](https://gone), "
+            "[d](#gone), ![e](gone.png)\n```\n[f](gone)\n```\n"}), {})
+
     def test_unknown_names_in_a_comment(self):
         code = "struct Block { int left_; };\nclass API(x) Pool {};\n"
         for text, name in (("see gone.cc", "gone.cc"),

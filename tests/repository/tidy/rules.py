@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from tests.repository.tidy import build_files
 from tests.repository.tidy.documents import (
+    broken_links,
     handle_states,
     lock_order,
     unknown_names,
@@ -197,6 +198,7 @@ ALL = (
     wide_readmes,
     unknown_rules,
     unknown_names,
+    broken_links,
     lock_order,
     handle_states,
     import_cycles,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 # Not ours, or built: never looked at.
 _SKIPPED = {".git", ".venv", "build", "__pycache__", ".pytest_cache"}
 # Binary, or somebody else's words.
-_NOT_TEXT = (".png", ".npz", ".pt", ".bin", ".gz", ".tar", ".whl", ".pyc")
+NOT_TEXT = (".png", ".npz", ".pt", ".bin", ".gz", ".tar", ".whl", ".pyc")
 
 CPP = (".h", ".cc", ".cu")
 # Files that carry a licence line and belong to a target.
@@ -65,7 +65,7 @@ class Tree:
             )
             for name in sorted(names):
                 path = os.path.join(folder, name)
-                if name.endswith(_NOT_TEXT) or os.path.islink(path):
+                if name.endswith(NOT_TEXT) or os.path.islink(path):
                     continue
                 with open(path, encoding="utf-8", errors="replace") as stream:
                     relative = os.path.relpath(path, root)
