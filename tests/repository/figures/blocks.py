@@ -56,15 +56,33 @@ def _of_native(by: dict, name: str) -> float:
     return _later(by, name) / _later(by, "native")
 
 
+def _means(traces: dict) -> dict[str, float]:
+    """Reserved / allocated at the peak of allocated, by allocator."""
+    return {name: _geomean(
+        by[name]["reserved_at_allocated"] / max(1, by[name]["allocated"])
+        for by in traces.values()) for name in ALLOCATORS}
+
+
+def first_page(measured: dict) -> Iterator[str]:
+    """Of the same, in two sentences."""
+    traces = measured["traces"]
+    means = _means(traces)
+    above = [by["tiered"]["reserved"] / _least(by) - 1
+             for by in traces.values() if by["tiered"]["reserved"] > _least(by)]
+    yield from _text(
+        f"Memory at the peak: in {len(traces)} recorded jobs, replayed on the "
+        f"simulated H200, reserved memory is {means['tiered']:.2f} times "
+        "allocated memory (geometric mean), under PyTorch's allocator "
+        f"{means['native']:.2f} times, with expandable segments "
+        f"{means['expandable']:.2f} times. The peak exceeds the smaller of "
+        f"these two in {len(above)} jobs"
+        + (f", by {100 * max(above):.1f} % at most." if above else "."))
+
+
 def replay(measured: dict) -> Iterator[str]:
     """Of `python -m tests.system.replay.table --json`."""
     traces = measured["traces"]
-
-    def ratio(one):
-        return one["reserved_at_allocated"] / max(1, one["allocated"])
-
-    means = {name: _geomean(ratio(by[name]) for by in traces.values())
-             for name in ALLOCATORS}
+    means = _means(traces)
     yield from _text(
         f"Reserved / allocated at the peak of allocated, geometric mean of "
         f"{len(traces)}: native {means['native']:.4f}, expandable "

@@ -26,6 +26,8 @@ _END = "<!-- end of figures -->"
 BLOCKS: dict[str, tuple[str, str, Callable[[dict], Iterator[str]]]] = {
     "replay": ("tests/system/replay/README.md", "tests/repository/figures/replay.json",
                blocks.replay),
+    "first_page": ("README.md", "tests/repository/figures/replay.json",
+                   blocks.first_page),
     "allocations": ("allocator/README.md", "tests/repository/figures/bench.json",
                     blocks.allocations),
     "guard": ("python_shim/torch_bridge/README.md", "tests/repository/figures/bench.json",

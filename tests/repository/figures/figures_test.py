@@ -56,6 +56,15 @@ class FiguresTest(unittest.TestCase):
             "(two), a first run takes 1.00 to 8.00 of native's time. Peaks "
             "above the smaller native's: none."), said)
 
+    def test_first_page_counts_peaks_above_the_smaller_native(self):
+        traces = {"one": {name: _replayed(9) for name in blocks.ALLOCATORS}}
+        said = " ".join(blocks.first_page({"traces": traces}))
+        self.assertIn("is 1.50 times allocated memory", said)
+        self.assertTrue(said.endswith("in 0 jobs."), said)
+        traces["two"] = {**traces["one"], "tiered": _replayed(12)}
+        said = " ".join(blocks.first_page({"traces": traces}))
+        self.assertTrue(said.endswith("in 1 jobs, by 33.3 % at most."), said)
+
     def test_what_was_written_was_checked_and_what_was_read_was_not(self):
         measured = {
             "machine": {"cores": 2, "cpu": "C", "python": "3.11"},

@@ -46,6 +46,11 @@ OTHERS = ("pip", "pytest", "git", "sed", "gdb", "tar", "curl", "mkdir", "export"
 # Text in a block that names a place of another machine -> what stands for it.
 REPLACED = {"/var/lib/node_exporter/": "", "/var/tmp/": ""}
 
+# Pages whose programs and commands run in their order (walks.py), and the
+# folder whose programs all of them have.
+WALKS = ("README.md", "python_shim/docs/")
+PROGRAMS = "python_shim/docs"
+
 # Transcripts of commands that need other processes.
 NOT_RUN = {"stratalloc top": "needs live processes: live_top_test"}
 
@@ -53,7 +58,7 @@ NOT_RUN = {"stratalloc top": "needs live processes: live_top_test"}
 # tests/repository/tidy looks up (unknown_names).
 USERS = ("README.md", "python_shim/README.md", "telemetry/README.md",
          "python_shim/stratalloc/telemetry/README.md",
-         "python_shim/compat/", "python_shim/examples/")
+         "python_shim/compat/", "python_shim/docs/", "python_shim/examples/")
 
 # Where a name in a span of these pages is looked up, in this order. Arguments
 # are held against what is found in stratalloc.

@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from tests.system.snippets import commands, manifest, spans, verdicts
+from tests.system.snippets import (
+    commands, extract, manifest, spans, verdicts, walks)
 
 # Bazel links the declared file back to the checkout, where all pages are.
 _ROOT = os.path.dirname(os.path.realpath("WORKSPACE"))
@@ -31,6 +32,8 @@ def test_snippets_of_every_kind_are_found(found):
     assert done["executed"] >= 30 and done["resolved"] >= 60, done
     assert done["parsed"] >= 10 and done["looked up"] >= 20, done
     where = {one.snippet.file for one in found if one.done == "executed"}
+    walked = {one.snippet.file for one in found if one.done == "written"}
+    assert len(walked) >= 3 and walked <= where, walked
     assert {"README.md", "telemetry/README.md",
             "python_shim/stratalloc/__init__.py",
             "python_shim/compat/memlord.md"} <= where
@@ -51,7 +54,7 @@ def test_programs_of_examples_are_named_by_their_tests():
             name in text for name in names), (folder, test)
 
 
-def test_results_have_what_the_readme_promises():
+def test_results_have_what_their_page_promises():
     from stratalloc._reports import explanation as _explanation
     from stratalloc._reports import fragmentation as _fragmentation
     from stratalloc._reports import diff as _diff
@@ -62,8 +65,10 @@ def test_results_have_what_the_readme_promises():
                 "diff": _diff.Growth, "leaks": _leaks.Leaks,
                 "fragmentation": _fragmentation.Fragmentation,
                 "explain": _explanation.Explanation}
-    with open(os.path.join(_ROOT, "README.md"), encoding="utf-8") as file:
-        sentence, = re.findall(r"What (`holders[^.]*?)\.\s", file.read(), re.S)
+    page = os.path.join(_ROOT, "python_shim/docs/using.md")
+    with open(page, encoding="utf-8") as file:
+        text = " ".join(file.read().split())
+    sentence, = re.findall(r"What (`holders[^.]*?)\.\s", text)
     subject, _, promise = sentence.partition("return is a mapping")
     assert set(re.findall(r"`(\w+)\(\)`", subject)) == set(returned)
     for kind in returned.values():
@@ -94,3 +99,53 @@ def test_span_of_what_is_not_there_is_wrong(text):
 def test_line_of_what_is_not_there_is_wrong(line):
     with pytest.raises(spans.Wrong):
         commands.check(line, _ROOT, "")
+
+
+_PRINTED = "first 1.5 MiB\nrows 3\n   total   20 MiB  ██▏\nrows 3\nlast\n"
+
+
+@pytest.mark.parametrize("shown", [
+    "first 2 GiB\nrows 4\ntotal 7 B\nrows 3\nlast", "[…]\nrows 3\n[…]",
+    "[…]\nlast", "first 1 B\n[…]\nrows 9\nlast", "fi[…]#\n[…]", "[…]", ""])
+def test_output_that_differs_in_values_alone_is_as_shown(shown):
+    assert walks.missing(shown, _PRINTED) == ""
+
+
+@pytest.mark.parametrize("shown, said", [
+    ("first 1 B\nlast", "not printed together: first # / last"),
+    ("first 1 B\nrows 3", "not on the page: total #"),
+    ("rows 3\n[…]", "not printed together: rows #"),
+    ("[…]\nlast\nrows 3", "not printed together: last / rows #"),
+    ("[…]\nrows 3", "not printed together: rows #"),
+    ("[…]\nfirst rows\n[…]", "not printed together: first rows")])
+def test_output_that_differs_in_words_names_the_line(shown, said):
+    assert walks.missing(shown, _PRINTED) == said
+
+
+def test_transcript_joins_lines_and_keeps_what_each_prints():
+    assert walks.transcript("$ a \\\n    b\nout\n$ c\n$ d\nx\ny\n") == [
+        ("a b", "out\n"), ("c", ""), ("d", "x\ny\n")]
+
+
+def _walk(tmp_path, text):
+    page = "python_shim/docs/page.md"
+    walk, done = walks.Walk(_ROOT, page, str(tmp_path)), []
+    for kind, block in text:
+        snippet = extract.Snippet(page, 1, kind, block)
+        if kind == "python":
+            assert walk.write(snippet)
+        else:
+            done += [error.partition(":")[0]
+                     for _, error in walk.commands(snippet)]
+    return done, list(walk.unused)
+
+
+def test_walk_runs_its_programs_and_compares_their_output(tmp_path):
+    program = "# said.py\nimport sys\nprint('said', *sys.argv[1:])\n"
+    assert _walk(tmp_path, [
+        ("python", program), ("python", "# unused.py\n"),
+        ("console", "$ python said.py\nsaid\n$ python said.py twice\nsaid\n"
+         "$ python -c 'raise SystemExit(1)'\n"
+         "$ python -c 'raise ValueError(3)'\n[…]\nValueError: 4\n"),
+    ]) == (["", "not printed together", "exit code 1", ""],
+           ["unused.py"])

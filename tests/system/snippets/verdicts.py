@@ -8,11 +8,13 @@ import ast
 import contextlib
 import dataclasses
 import io
+import itertools
 import os
 import re
 import shutil
 
-from tests.system.snippets import commands, extract, manifest, running, spans
+from tests.system.snippets import (
+    commands, extract, manifest, running, spans, walks)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,14 +28,33 @@ def all_of(root, folder):
     """Verdicts on every snippet. folder: an empty one, where they run."""
     running.prepare()
     _made_files(root, folder)
-    for one in _unique(extract.blocks(root)):
-        yield from _of_block(one, root, folder)
+    yield from _of_pages(_unique(extract.blocks(root)), root, folder)
     import stratalloc
 
     for one in extract.docstrings(root, stratalloc._NAMES):
         yield from _of_block(one, root, folder)
     for one in [*extract.spans(root), *extract.helps(_help)]:
         yield from _of_span(one)
+
+
+def _of_pages(snippets, root, folder):
+    """Blocks by page, those of a walk in its folder."""
+    for path, blocks in itertools.groupby(snippets, lambda one: one.file):
+        if not path.startswith(manifest.WALKS):
+            for one in blocks:
+                yield from _of_block(one, root, folder)
+            continue
+        walk = walks.Walk(root, path, folder)
+        for one in blocks:
+            if one.kind == "python" and walk.write(one):
+                yield Verdict(one, "written")
+            elif one.kind == "console":
+                for line, error in walk.commands(one):
+                    yield Verdict(line, "executed", error)
+            else:
+                yield from _of_block(one, root, walk.folder)
+        for one in walk.unused.values():
+            yield Verdict(one, "written", "no command of the page runs it")
 
 
 def _unique(snippets):
