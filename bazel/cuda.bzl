@@ -8,6 +8,7 @@ through CudaApi, hence also on the simulated device.
 load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain")
 load(
     "@cuda//:defs.bzl",
+    "CUDA_ARCHITECTURES",
     "CUDA_COMPATIBLE_WITH",
     "CUDA_ROOT",
     "CUDA_VERSION",
@@ -15,10 +16,13 @@ load(
 load("//bazel:cc.bzl", "cc_library")
 
 # Real code for these, and PTX of the first one: the driver of any other GPU
-# from the oldest of them on compiles that.
-CUDA_ARCHS = ["75", "80", "86", "89", "90", "100", "120"]
+# from the oldest of them on compiles that. nvcc knows 100 and 120 from 12.8 on.
+_WANTED = ["75", "80", "86", "89", "90", "100", "120"]
+CUDA_ARCHS = [arch for arch in _WANTED if arch in CUDA_ARCHITECTURES]
 
 def _fatbin_impl(ctx):
+    if not CUDA_ARCHS:
+        fail("nvcc of %s compiles for none of %s" % (CUDA_ROOT, _WANTED))
     toolchain = find_cpp_toolchain(ctx)
     deps = cc_common.merge_cc_infos(
         cc_infos = [dep[CcInfo] for dep in ctx.attr.deps],

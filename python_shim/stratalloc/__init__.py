@@ -58,6 +58,7 @@ _NAMES = {
     # What these return, and what it consists of.
     "Residency": "_reports.residency",
     "Stats": "_reports.stats",
+    "Report": "_reports.reports",
     "Holders": "_reports.holders",
     "Holder": "_reports.holders",
     "Mark": "_reports.diff",
@@ -164,6 +165,7 @@ if _typing.TYPE_CHECKING:
     from stratalloc._reports.reports import (
         memory_summary as memory_summary,
         report as report,
+        Report as Report,
         stats as stats,
     )
     from stratalloc._reports.residency import (

@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 
+import build_environment
 import build_needs
 import build_tools
 
@@ -124,7 +125,7 @@ def _torch(config_settings):
     named = (config_settings or {}).get("torch-python")
     # The probe runs in another folder.
     pythons = ([os.path.abspath(shutil.which(named) or named)] if named
-               else build_needs.pythons())
+               else build_environment.pythons())
     for python in pythons:
         torch = build_needs.torch_of(python)
         if not torch:
@@ -138,9 +139,12 @@ def _torch(config_settings):
                 f"{minors[-1]} for CUDA (pip install torch, from PyPI)")
         _check_release(python, torch, minors)
         return python, torch
-    raise SystemExit(
-        f"stratalloc: {', '.join(pythons)} has no torch: install torch there, "
-        "or pass --config-settings=torch-python=PATH of a Python that has it")
+    way = "pass --config-settings=torch-python=PATH of the Python that has it"
+    if not pythons:
+        raise SystemExit("stratalloc: nothing says which environment's torch "
+                         f"the wheel is for: {way}")
+    raise SystemExit(f"stratalloc: {', '.join(pythons)} has no torch: install "
+                     f"torch there, or {way}")
 
 
 def _check_release(python, torch, minors):

@@ -93,14 +93,17 @@ class BackendTest(unittest.TestCase):
             self._write(name, f"#!/bin/sh\n{text}\n").chmod(0o755)
         place = self.root / "python_shim" / "wheel"
         place.mkdir(parents=True)
-        for name in ("backend.py", "build_needs.py", "build_tools.py"):
+        for name in ("backend.py", "build_environment.py", "build_needs.py",
+                     "build_tools.py"):
             shutil.copy(_HERE / name, place)
         self._write(_RELEASES, (_HERE.parents[1] / _RELEASES).read_text())
         self._patch(mock.patch.object(sys, "path", [str(place), *sys.path]))
         self._patch(mock.patch.dict(sys.modules))
-        for name in ("backend", "build_needs", "build_tools"):
+        for name in ("backend", "build_environment", "build_needs",
+                     "build_tools"):
             sys.modules.pop(name, None)
         self.backend = importlib.import_module("backend")
+        self.environment = importlib.import_module("build_environment")
         self.needs = importlib.import_module("build_needs")
         self._patch(mock.patch.object(
             self.needs, "_PREFIXES", (str(self.root),)))
@@ -128,7 +131,7 @@ class BackendTest(unittest.TestCase):
     def _found_in(self, *names):
         """Which interpreters are looked at without a setting."""
         self._patch(mock.patch.object(
-            self.needs, "pythons", lambda: [self._python(n) for n in names]))
+            self.environment, "pythons", lambda: [self._python(n) for n in names]))
 
     def _build(self, settings=None):
         """What Bazel's runner was given, the names of its environment, and its
@@ -216,6 +219,14 @@ class BackendTest(unittest.TestCase):
             text = self._refusal(function, *arguments)
             self.assertIn(self._python("bare") + " has no torch", text)
             self.assertIn("--config-settings=torch-python=PATH", text)
+
+    def test_unknown_environment_names_the_setting_alone(self):
+        self._found_in()
+        for function, arguments in self._hooks():
+            self.assertRegex(
+                self._refusal(function, *arguments),
+                "nothing says which environment's torch the wheel is for: pass "
+                "--config-settings=torch-python=PATH ")
 
     def test_torch_without_a_bridge_is_refused(self):
         self._found_in("old")
@@ -394,21 +405,6 @@ class BackendTest(unittest.TestCase):
     def test_source_distribution_is_refused(self):
         self.assertIn("pip install .", self._refusal(
             self.backend.build_sdist, str(self.root / "out")))
-
-
-class PythonsTest(unittest.TestCase):
-    def test_environment_of_the_caller_is_looked_at_last(self):
-        with tempfile.TemporaryDirectory() as folder, \
-                mock.patch.object(sys, "path", [str(_HERE), *sys.path]), \
-                mock.patch.dict(os.environ, {"VIRTUAL_ENV": folder}):
-            needs = importlib.import_module("build_needs")
-            python = os.path.join(folder, "bin", "python")
-            self.assertNotIn(python, needs.pythons())
-            os.makedirs(os.path.dirname(python))
-            open(python, "w", encoding="utf-8").close()
-            found = needs.pythons()
-            self.assertEqual(found[0], sys.executable)
-            self.assertIn(python, found[1:])
 
 
 if __name__ == "__main__":

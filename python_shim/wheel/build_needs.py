@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Needs of a build outside `./dev`: an interpreter with torch, Debian's
-packages and a CUDA toolkit.
+"""Needs of a build outside `./dev`: a torch, Debian's packages and a CUDA toolkit.
 
-pip builds in an environment of its own: the backend runs under the interpreter
-that pip installs into, with PYTHONPATH set so that it sees other packages.
-Standard library only.
+pip sets PYTHONPATH so that the interpreter that it installs into, which runs the
+backend, sees other packages. Standard library only.
 """
 
 import ast
@@ -95,28 +93,6 @@ def check_writable(root: str) -> None:
     os.makedirs(folder, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder):
         pass
-
-
-def pythons() -> list[str]:
-    """Interpreters to look for torch in, the likeliest first: that of pip, and
-    that of the environment that a tool with build environments of its own (uv,
-    build) was started in."""
-    found = [sys.executable]
-    for variables in (os.environ, _environment_of(os.getppid())):
-        folder = variables.get("VIRTUAL_ENV", "")
-        python = os.path.join(folder, "bin", "python")
-        if folder and python not in found and os.path.exists(python):
-            found.append(python)
-    return found
-
-
-def _environment_of(process: int) -> dict[str, str]:
-    try:
-        with open(f"/proc/{process}/environ", "rb") as file:
-            pairs = file.read().decode(errors="replace").split("\0")
-    except OSError:
-        return {}
-    return {name: value for name, _, value in (p.partition("=") for p in pairs)}
 
 
 def torch_of(python: str) -> Torch | None:

@@ -42,14 +42,29 @@ def _more_headers(rctx, root):
             return folder
     return None
 
+def _architectures(rctx, nvcc):
+    """Those that this nvcc compiles for, as "75"; of compute_75."""
+    said = rctx.execute([nvcc, "--list-gpu-arch"])
+    if said.return_code:
+        return []
+    return [
+        line[len("compute_"):].strip()
+        for line in said.stdout.split("\n")
+        if line.startswith("compute_")
+    ]
+
 def _impl(rctx):
     compat, root, version = ["@stratalloc//third_party:not_available"], "", ""
+    architectures = []
     for candidate in _candidates(rctx):
         nvcc = candidate + "/bin/nvcc"
         if not rctx.path(nvcc).exists:
             continue
         said = rctx.execute([nvcc, "--version"])
         if said.return_code or ", V" not in said.stdout:
+            continue
+        architectures = _architectures(rctx, nvcc)
+        if not architectures:
             continue
         compat, root = [], candidate
         version = said.stdout.split(", V")[1].split("\n")[0]
@@ -60,10 +75,11 @@ def _impl(rctx):
         break
     rctx.file("BUILD.bazel", _BUILD.format(compat = compat))
     rctx.file("defs.bzl", """# Written by //third_party/cuda.
+CUDA_ARCHITECTURES = %r
 CUDA_ROOT = %r
 CUDA_VERSION = %r
 CUDA_COMPATIBLE_WITH = %r
-""" % (root, version, compat))
+""" % (architectures, root, version, compat))
 
 cuda_repository = repository_rule(
     implementation = _impl,

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from stratalloc._oom import arithmetic, bundle, facts, page
 from stratalloc._oom.redaction import Names
@@ -18,11 +18,16 @@ from stratalloc._oom.suggestions import Suggestion, find
 from stratalloc._oom.trials import Trials
 from stratalloc._oom.verdict import Verdict, judge
 from stratalloc._recording import record as _record
+from stratalloc._rendering.page import Page
+from stratalloc._rendering.result import Result, frame
+
+if TYPE_CHECKING:
+    import pandas
 
 SCHEMA = 1
 
 
-class OutOfMemoryReport(Mapping[str, Any]):
+class OutOfMemoryReport(Result):
     """Why there was no memory, and what would help. Bytes are ints.
 
     Attributes:
@@ -37,7 +42,7 @@ class OutOfMemoryReport(Mapping[str, Any]):
       facts: dict, everything that was read. bundle: str, the folder that was
         written; None without one.
 
-    Also a mapping with the keys of to_dict(); str() is report.md.
+    Also a mapping with the keys of to_dict(); str() is report.md, in Markdown.
     """
 
     device: int
@@ -122,22 +127,19 @@ class OutOfMemoryReport(Mapping[str, Any]):
                            if self.is_redacted else self.bundle),
                 "facts": self.facts}
 
-    def text(self) -> str:
-        """For people, as Markdown."""
-        return page.text(self)
+    def to_pandas(self) -> pandas.DataFrame:
+        """A pandas.DataFrame with a line for each part of `arithmetic`.
 
-    def __str__(self):
-        return self.text()
+        Raises:
+          ImportError: pandas is not installed.
+        """
+        return frame(("name", "bytes"), [
+            {"name": name, "bytes": size}
+            for name, size in self.arithmetic.items()])
 
-    def __repr__(self):
+    def _page(self, depth=None, all=False):  # noqa: A002
+        return Page(page.text(self).split("\n"), depth, all)
+
+    def __repr__(self) -> str:
         return (f"<stratalloc.OutOfMemoryReport of {self.requested} bytes: "
                 f"{self.verdict.kind}>")
-
-    def __getitem__(self, key: str) -> Any:
-        return self.to_dict()[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.to_dict())
-
-    def __len__(self) -> int:
-        return len(self.to_dict())

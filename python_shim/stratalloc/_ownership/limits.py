@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from stratalloc._native import core as _core
 from stratalloc._native import state as _state
@@ -11,6 +11,8 @@ from stratalloc._native.argument_types import Device, Size
 from stratalloc._native.started import Started
 from stratalloc._ownership import modules as _modules
 from stratalloc._ownership import scope_names as _scope_names
+from stratalloc._rendering.page import Page
+from stratalloc._rendering.result import Answer
 from stratalloc._tiering import tiers as _tiers
 from stratalloc.sizes import asked_size, format_size
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 _holding = {}  # (device, path) -> the Limit that holds
 
 
-class Limit(Started):
+class Limit(Started, Answer):
     """A limit that is in force until close() or the end of its `with`.
 
     Attributes:
@@ -63,7 +65,16 @@ class Limit(Started):
         _holding.pop((self.device, self.scope), None)
         _core.limit_scope(self.device, self.scope, None)
 
-    def __repr__(self):
+    def to_dict(self) -> dict[str, Any]:
+        """{"scope", "bytes", "device"}."""
+        return {"scope": self.scope, "bytes": self.bytes, "device": self.device}
+
+    def _page(self, depth=None, all=False):  # noqa: A002
+        state = ", closed" if self._closed else ""
+        return Page([f"{self.scope} on device {self.device}: limited to "
+                     f"{format_size(self.bytes)}{state}"], depth, all)
+
+    def __repr__(self) -> str:
         return (f"<stratalloc.Limit of {self.scope} on device {self.device}: "
                 f"{format_size(self.bytes)}>")
 

@@ -18,7 +18,7 @@ from stratalloc._native.argument_types import Path, TelemetryLevel
 from stratalloc._native.started import Started
 from stratalloc._recording import levels as _levels
 from stratalloc._rendering.page import Page
-from stratalloc._rendering.result import Shown
+from stratalloc._rendering.result import Answer
 
 if TYPE_CHECKING:
     from stratalloc.telemetry.model import Run
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-class Trace(Shown, Started):
+class Trace(Started, Answer):
     """One recording, from start() to close(), of a `with`, or of each call of a
     function that it decorates.
 
@@ -128,20 +128,34 @@ class Trace(Shown, Started):
             self._run = recording.read(self.path)
         return self._run
 
+    def to_dict(self) -> dict[str, Any]:
+        """The sums of run(): {"recording", "devices", "scopes", "sites",
+        "violations"}.
+
+        Raises:
+          RuntimeError: nothing was recorded.
+        """
+        return self._summary().to_dict()
+
+    def _summary(self):
+        from stratalloc.telemetry.analysis import summary
+
+        if self._number is not None:
+            return summary.summary(self.run())
+        if self._told is None:
+            self._told = summary.summary(self.run())
+        return self._told
+
     def _page(self, depth=None, all=False):  # noqa: A002
         if self._number is not None:
-            return Page(["this trace() is being recorded"])
+            return Page(["this trace() is being recorded"], depth, all)
         if self._run is None and not self._written:
             return Page(["this trace() has recorded nothing yet: use `with "
-                         "stratalloc.trace() as trace:`"])
-        if self._told is None:
-            from stratalloc.telemetry.analysis import summary
-
-            try:
-                self._told = summary.summary(self.run())
-            except (OSError, ValueError) as error:  # the file is another now
-                return Page([f"this trace() cannot be read: {error}"])
-        return self._told._page(depth, all)
+                         "stratalloc.trace() as trace:`"], depth, all)
+        try:
+            return self._summary()._page(depth, all)
+        except (OSError, ValueError) as error:  # the file is another now
+            return Page([f"this trace() cannot be read: {error}"])
 
     def __repr__(self):
         if self._number is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stratalloc returns: attributes, a mapping, and a page for people.
+"""Base classes of results: attributes, a mapping, and a page for people.
 
 A result says what it has (to_dict) and how it reads (_page); everything else
 is here: `result["key"]`, `dict(result)`, print(result), rich.print(result), a
@@ -58,12 +58,27 @@ class Shown:
         printer.text(repr(self) if inside else str(self))
 
 
-class Result(Shown, Mapping[str, Any]):
-    """A mapping with the keys of to_dict()."""
+class Answer(Shown):
+    """Has a page and values. No mapping: what runs stays true and hashable."""
 
     def to_dict(self) -> dict[str, Any]:
         """The same as a dict of dicts, lists, ints and texts, for JSON."""
         raise NotImplementedError
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A pandas.DataFrame with a line for each value of to_dict(): its `name`,
+        as "allocated.peak", and its `value`.
+
+        Raises:
+          ImportError: pandas is not installed.
+        """
+        return frame(("name", "value"), [
+            {"name": name, "value": value}
+            for name, value in _values("", self.to_dict())])
+
+
+class Result(Answer, Mapping[str, Any]):
+    """A mapping with the keys of to_dict()."""
 
     def __getitem__(self, key: str) -> Any:
         return self.to_dict()[key]
@@ -99,6 +114,19 @@ class Rows(Result):
         """
         return frame([field.name for field in dataclasses.fields(self._row)],
                      dicts(self.rows))
+
+
+def _values(name, value):
+    """(name, value) of what is neither a dict nor a list, at any depth."""
+    if isinstance(value, dict):
+        parts = value.items()
+    elif isinstance(value, list):
+        parts = enumerate(value)
+    else:
+        yield name, value
+        return
+    for key, part in parts:
+        yield from _values(f"{name}.{key}" if name else str(key), part)
 
 
 def dicts(rows):

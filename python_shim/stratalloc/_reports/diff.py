@@ -16,17 +16,27 @@ from stratalloc._rendering import tree as _tree
 from stratalloc._rendering.page import Page
 from stratalloc._rendering.result import Rows
 from stratalloc._reports import reports as _reports
+from stratalloc._reports.holders import Holder
 from stratalloc.sizes import format_size
 
 
-@dataclasses.dataclass(frozen=True)
-class Mark:
-    """What everybody held at one moment, on all tiers together.
+@dataclasses.dataclass(frozen=True, repr=False, eq=False)
+class Mark(Rows):
+    """Memory by owner at one moment, on all tiers together; also a mapping.
 
-    `held` has (owner, category) -> (bytes, blocks), `sites` the same of lines
-    of code, a moment later; None where they are not recorded. A mark keeps no
-    tensor.
+    Attributes:
+      name: str; `at` is the same.
+      device: int.
+      total: int, bytes.
+      held: (owner, category) -> (bytes, blocks).
+      sites: the same by lines of code, a moment later; None where they are not
+        recorded.
+      rows: list of Holder, the largest first, whose tier is "all".
+
+    A mark keeps no tensor.
     """
+
+    _row = Holder
 
     name: str
     device: int
@@ -34,7 +44,25 @@ class Mark:
     held: dict[tuple[str, str], tuple[int, int]]
     sites: dict[tuple[str, str], tuple[int, int]] | None = None
 
-    def __repr__(self):
+    @property
+    def at(self) -> str:  # type: ignore[override]
+        return self.name
+
+    @property
+    def rows(self) -> list[Holder]:  # type: ignore[override]
+        return sorted((Holder(*key, *held, "all")
+                       for key, held in self.held.items()),
+                      key=lambda row: (-row.bytes, _table.natural(row.name),
+                                       row.category))
+
+    def _page(self, depth=None, all=False, **how):  # noqa: A002
+        return Page([_tree.Tree(
+            [(row.name, row.category, row.bytes, row.count)
+             for row in self.rows],
+            [_tree.Column("bytes"), _tree.Column("blocks", str, weighs=False)],
+            f"device {self.device} at {self.name}")], depth, all, **how)
+
+    def __repr__(self) -> str:
         return (f"<stratalloc.Mark {self.name!r} of device {self.device}: "
                 f"{self.total} bytes of {len(self.held)} owners>")
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from stratalloc._native import core as _core
 from stratalloc._native import state as _state
@@ -11,13 +11,57 @@ from stratalloc._native.argument_types import Device
 from stratalloc._native.device_metrics import TIERS
 from stratalloc._rendering import tree as _tree
 from stratalloc._rendering.page import Page
-from stratalloc._reports.stats import Stats
+from stratalloc._rendering.result import frame
+from stratalloc._reports.stats import Stats, Totals
 from stratalloc._tiering import pin_table as _pin_table
 from stratalloc._tiering import tiers as _tiers
 
+if TYPE_CHECKING:
+    import pandas
 
-def report(device: Device = None) -> dict[str, Any]:
-    """Everything about one device as a dict: totals, `layers`, `handles`.
+_OF_A_LAYER = (
+    "owner", "category", "live", "peak", "at_peak", "allocated", "freed",
+    "blocks", "blocks_allocated", "blocks_freed", "device", "host", "disk",
+    "evicted", "restored", "to_disk", "from_disk", "stalls", "stall_ns")
+
+
+class Report(Totals):
+    """Everything about one device as a dict, and as attributes.
+
+    stratalloc.report() says what the keys are; bytes, counts and nanoseconds
+    are ints. Empty before CUDA is initialised. str() is memory_summary().
+    """
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A pandas.DataFrame with a line for each owner and category: `layers`.
+
+        Raises:
+          ImportError: pandas is not installed.
+        """
+        return frame(_OF_A_LAYER, self.get("layers", []))
+
+    def _page(self, depth=None, all=False, **how):  # noqa: A002
+        parts = _totals(self).parts()
+        if self:
+            held, heading = self["layers"], f"device {self['device']} "
+            below = any(row[tier] for row in held for tier in TIERS[1:])
+            now = {"bytes": "live", **({tier: tier for tier in TIERS if any(
+                row[tier] for row in held)} if below else {})}
+            parts += ["", _tree_of(held, now, heading + "now"),
+                      "", _tree_of(held, {"bytes": "at_peak"},
+                                   heading + "at its peak")]
+        return Page(parts, depth, all, **how)
+
+    def __repr__(self) -> str:
+        if not self:
+            return "<stratalloc.Report of nothing>"
+        return (f"<stratalloc.Report of device {self['device']}: "
+                f"{self['allocated']['current']} bytes allocated, "
+                f"{self['live']} live, {len(self['layers'])} layers>")
+
+
+def report(device: Device = None) -> Report:
+    """Everything about one device: totals, `layers`, `handles`.
 
     `stays` has the allocated bytes by why they are on the device: "activations",
     "library workspaces", "pinned by a graph", "shared with another process",
@@ -51,11 +95,16 @@ def report(device: Device = None) -> dict[str, Any]:
     `scopes_not_interned` scopes that are "(other scopes)" because there were
     more than 262144 names.
 
-    {} before CUDA is initialised; NotEnabledError before enable().
+    Returns: Report, a dict; empty before CUDA is initialised.
+
+    Raises:
+      NotEnabledError: before enable().
+      ValueError: the device is none of this machine's CUDA devices.
+      RuntimeError: the device is lost.
     """
     _state.require()
     if not _core.initialized():
-        return {}
+        return Report()
     # torch is there by now
     from stratalloc._ownership import modules as _modules
 
@@ -66,7 +115,7 @@ def report(device: Device = None) -> dict[str, Any]:
     values["compiled_backwards"] = _modules.compiled_backwards()
     values["pins"] = _pin_table.listed(values["device"])
     _complete_peaks(values)
-    return values
+    return Report(values)
 
 
 def held(device=None):
@@ -161,17 +210,8 @@ def memory_summary(device: Device = None, depth: int | None = None,
         machine's CUDA devices.
       RuntimeError: the device is lost.
     """
-    values = report(device)
-    parts = _totals(values).parts()
-    if values:
-        held, heading = values["layers"], f"device {values['device']} "
-        below = any(row[tier] for row in held for tier in TIERS[1:])
-        now = {"bytes": "live", **({tier: tier for tier in TIERS if any(
-            row[tier] for row in held)} if below else {})}
-        parts += ["", _tree_of(held, now, heading + "now"),
-                  "", _tree_of(held, {"bytes": "at_peak"},
-                               heading + "at its peak")]
-    return Page(parts, depth, all, "all=True or depth=N has them").text()
+    return report(device)._page(depth, all,
+                                more="all=True or depth=N has them").text()
 
 
 def _tree_of(held, columns, heading):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stats: the totals of one device."""
+"""Stats: the totals of one device. Totals: a result that is a dict."""
 
 from __future__ import annotations
 
@@ -13,7 +13,24 @@ from stratalloc.sizes import format_size
 NOTHING = "stratalloc: CUDA is not initialised under this allocator"
 
 
-class Stats(dict[str, Any], Result):
+class Totals(dict[str, Any], Result):
+    """A result that is a dict, whose keys are attributes, too."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(
+                f"stratalloc.{type(self).__name__} has no {name!r}; it has "
+                f"{', '.join(self) or 'nothing before CUDA is initialised'}"
+            ) from None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as a plain dict."""
+        return dict(self)
+
+
+class Stats(Totals):
     """The totals of report() as a dict, and as attributes: stats().live.
 
     Bytes, counts and nanoseconds are ints; {"current", "peak"} of allocated,
@@ -21,23 +38,12 @@ class Stats(dict[str, Any], Result):
     str() is a table for people.
     """
 
-    def __init__(self, values, evicted):
+    _evicted: tuple[int, int]
+
+    def __init__(self, values: dict[str, Any], evicted: tuple[int, int]) -> None:
         """evicted: (bytes on host, on disk), of the lists in report()."""
         super().__init__(values)
         self._evicted = evicted
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return self[name]
-        except KeyError:
-            raise AttributeError(
-                f"stratalloc.stats() has no {name!r}; it has "
-                f"{', '.join(self) or 'nothing before CUDA is initialised'}"
-            ) from None
-
-    def to_dict(self) -> dict[str, Any]:
-        """The same as a plain dict."""
-        return dict(self)
 
     def _page(self, depth=None, all=False):  # noqa: A002
         return Page(self.parts(), depth, all)

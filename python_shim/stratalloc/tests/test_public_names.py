@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import typing
+from collections.abc import Mapping
 
 import jedi
 import pytest
@@ -15,6 +16,7 @@ import pytest
 import stratalloc
 from stratalloc import _setting_kinds, _signatures, settings
 from stratalloc._native import argument_types, core, stack
+from stratalloc._rendering.result import Answer, Shown
 
 _SITE = os.path.dirname(os.path.dirname(stratalloc.__file__))
 _WAYS_IN = ("enable", "allocator", "library")
@@ -148,6 +150,32 @@ def test_every_public_function_is_annotated():
         if signature.return_annotation is signature.empty:
             bare.append(f"{name} -> ?")
     assert bare == []
+
+
+def _results():
+    """Public classes that have a page."""
+    return {name: value for name in stratalloc.__all__
+            if inspect.isclass(value := getattr(stratalloc, name))
+            and issubclass(value, Shown)}
+
+
+@pytest.mark.parametrize("name", _results())
+def test_result_has_to_dict_to_pandas_and_text(name):
+    cls = _results()[name]
+    assert issubclass(cls, Answer)
+    assert issubclass(cls, Mapping) != (name in ("Limit", "Trace"))
+    assert list(inspect.signature(cls.text).parameters) == [
+        "self", "depth", "all"]
+    for function in (cls.to_dict, cls.to_pandas):
+        assert list(inspect.signature(function).parameters) == ["self"]
+    assert cls.to_dict is not Answer.to_dict
+
+
+def test_results_are_those_of_the_readme():
+    with open("python_shim/README.md", encoding="utf-8") as file:
+        section = file.read().split("### Results\n")[1].split("\n###")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| `")]
+    assert {row.split("|")[2].split("`")[1] for row in rows} == set(_results())
 
 
 def _script(code):

@@ -2,6 +2,8 @@
 """Everything that a program starts ends by close(), by `with` and as before."""
 
 import socket
+import sys
+import types
 
 import pytest
 
@@ -127,6 +129,24 @@ def test_closed_limit_restores_the_limit_that_it_replaced():
     assert _limit_now() == [3 * MIB]
     first.close()
     assert _limit_now() == []
+
+
+def test_limit_and_trace_read_as_values_and_text(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", types.SimpleNamespace(
+        DataFrame=lambda rows, columns: rows))
+    with stratalloc.limit(MIB, scope="shown") as limit:
+        assert limit.to_dict() == {"scope": "shown", "bytes": MIB, "device": 0}
+        assert limit.to_pandas()[1] == {"name": "bytes", "value": MIB}
+        assert limit.text() == "shown on device 0: limited to 1 MiB"
+    assert limit.text(all=True).endswith(", closed")
+    with stratalloc.trace() as trace:
+        kept = torch.ones(MIB, device="cuda")
+    assert trace.to_dict()["devices"][0]["allocations"] == 1
+    names = [row["name"] for row in trace.to_pandas()]
+    assert "devices.0.allocated.peak" in names and kept.numel() == MIB
+    assert trace.text(depth=0) == str(trace)
+    for found in (limit, trace):
+        assert found and hash(found) == hash(found)
 
 
 def test_closed_trace_has_what_was_recorded():

@@ -50,8 +50,8 @@ PACKAGES = {
 # The folders and the modules at the top of the package, left to right likewise;
 # "" is the package itself, which imports what is asked of it.
 PACKAGE_LAYERS = (
-    "_native", "sizes", "_setting_kinds", "settings", "simulate", "_hooks",
-    "_tiering", "_ownership", "scopes", "_rendering", "_terminal", "_reports",
+    "_native", "sizes", "_rendering", "_setting_kinds", "settings", "simulate",
+    "_hooks", "_tiering", "_ownership", "scopes", "_terminal", "_reports",
     "telemetry", "_recording", "_live", "_oom", "_metrics", "_notebook",
     "_testing", "_enable", "_disable", "_signatures", "_autoload",
     "pytest_plugin",

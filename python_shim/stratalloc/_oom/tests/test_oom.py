@@ -10,6 +10,7 @@ import importlib.metadata
 import json
 import os
 import re
+import sys
 import types
 
 import pytest
@@ -426,6 +427,17 @@ def test_a_report_takes_no_device_memory(runs, name, wanted):
         return
     before, after = runs()[name]["moved"]
     assert before == after
+
+
+@each
+def test_report_has_the_shape_of_a_result(runs, name, wanted, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", types.SimpleNamespace(
+        DataFrame=lambda rows, columns: rows))
+    report = OutOfMemoryReport.from_dict(runs()[name]["report"])
+    assert report.text(depth=1, all=True) == str(report) == page.text(report)
+    assert dict(report) == report.to_dict() == report
+    rows = report.to_pandas()
+    assert sum(row["bytes"] for row in rows) == CARD
 
 
 @each

@@ -8,6 +8,8 @@ from stratalloc._reports.fragmentation import Fragmentation, Hole
 from stratalloc._reports.diff import Change, Growth, Mark
 from stratalloc._reports.holders import Holder, Holders
 from stratalloc._reports.leaks import Leaks
+from stratalloc._reports.reports import Report
+from stratalloc._reports.residency import Residency
 from stratalloc._reports.stats import Stats
 
 MIB = 1 << 20
@@ -63,6 +65,22 @@ def explanation(frees=6):
          for i in range(frees)])
 
 
+def mark():
+    return Mark("epoch 2", 0, 5 * MIB, {
+        ("Net.0", "parameter"): (2 * MIB, 1),
+        ("Head", "buffer"): (3 * MIB, 2)})
+
+
+def residency():
+    return Residency(device=3 * MIB, host=512, disk=0)
+
+
+def report():
+    return Report({**stats(), "layers": [
+        {"owner": "Net.0", "category": "parameter", "live": 5 * MIB,
+         "device": 3 * MIB, "host": 2 * MIB, "disk": 0, "at_peak": 4 * MIB}]})
+
+
 def stats():
     both = {"current": 5 * MIB, "peak": 400 * MIB}
     return Stats({
@@ -77,4 +95,5 @@ def stats():
     }, (2 * MIB, 0))
 
 
-ALL = [holders, growth, leaks, fragmentation, explanation, stats]
+ALL = [holders, growth, leaks, fragmentation, explanation, stats, mark,
+       residency, report]

@@ -27,7 +27,8 @@ def _row(owner, live, at_peak, category="activation"):
 
 def _summary(monkeypatch, *rows, **how):
     monkeypatch.setattr(_reports, "report",
-                        lambda device: {**_TOTALS, "layers": list(rows)})
+                        lambda device: _reports.Report(
+                            {**_TOTALS, "layers": list(rows)}))
     return _reports.memory_summary(**how).splitlines()
 
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""residency() and reset_peak(), on a simulated device."""
+"""residency(), reset_peak() and report(), on a simulated device."""
+
+import sys
+import types
 
 import pytest
 
@@ -36,14 +39,6 @@ def test_residency_follows_evict_and_restore():
     assert stratalloc.residency([model, model]).device == 8 * MIB
 
 
-def test_residency_reads_as_a_table():
-    found = stratalloc.Residency(device=4 * MIB, host=512, disk=0)
-    assert str(found).splitlines()[1:] == [
-        "device  4 MiB", "host    512 B", "disk      0 B"]
-    assert repr(found) == ("<stratalloc.Residency in bytes: device 4194304, "
-                           "host 512, disk 0>")
-
-
 def test_residency_of_cpu_memory_is_zero():
     assert stratalloc.residency(nn.Linear(4, 4)) == {
         "device": 0, "host": 0, "disk": 0}
@@ -52,6 +47,19 @@ def test_residency_of_cpu_memory_is_zero():
 def test_residency_of_no_tensor_raises():
     with pytest.raises(TypeError, match="residency"):
         stratalloc.residency("weights")
+
+
+def test_report_as_a_table_has_every_key_of_a_layer(monkeypatch):
+    kept = torch.ones(MIB, dtype=torch.uint8, device="cuda")
+    frames = []
+    monkeypatch.setitem(sys.modules, "pandas", types.SimpleNamespace(
+        DataFrame=lambda rows, columns: frames.append((rows, columns))))
+    found = stratalloc.report()
+    found.to_pandas()
+    (rows, columns), = frames
+    assert kept.numel() == MIB and rows
+    assert all(set(row) == set(columns) for row in rows)
+    assert str(found) == stratalloc.memory_summary()
 
 
 def _scope_peak(name):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is returned: a mapping, a list of rows, and a text."""
+"""Results: a mapping, a list of rows, and a text."""
 
 import dataclasses
 import json
@@ -12,8 +12,8 @@ import pytest
 
 from bazel import programs
 from made_results import (  # noqa: F401
-    ALL, MIB, explanation, fragmentation, growth, holders, leaks,
-    of_80_columns, stats)
+    ALL, MIB, explanation, fragmentation, growth, holders, leaks, mark,
+    of_80_columns, report, residency, stats)
 from stratalloc._reports.diff import Change, Growth
 from stratalloc._reports.holders import Holder, Holders
 from stratalloc._reports import leaks as _leaks
@@ -50,7 +50,7 @@ def test_every_result_is_a_mapping(make):
     assert re.fullmatch(r"<stratalloc\.\w+ .*>", repr(found))
 
 
-@pytest.mark.parametrize("make", [holders, growth, leaks])
+@pytest.mark.parametrize("make", [holders, growth, leaks, mark])
 def test_rows_add_up_to_the_total(make):
     found = make().to_dict()
     assert set(found) == {"total", "at", "device", "rows"}
@@ -58,6 +58,13 @@ def test_rows_add_up_to_the_total(make):
     for row in found["rows"]:
         assert list(row)[:4] == ["name", "category", "bytes", "count"]
         assert "tier" in row
+
+
+def test_rows_of_a_mark_are_of_all_tiers():
+    found = mark()
+    assert [(row.name, row.bytes, row.count, row.tier) for row in found.rows
+            ] == [("Head", 3 * MIB, 2, "all"), ("Net.0", 2 * MIB, 1, "all")]
+    assert found.at == found.name == "epoch 2" and found.total == 5 * MIB
 
 
 def test_stats_are_the_dict_that_they_were():
@@ -81,20 +88,49 @@ class _Frame:
     (leaks, ["name", "category", "bytes", "count", "per_step", "tier"]),
     (fragmentation, ["address", "bytes", "free", "blocks", "owner", "category",
                      "block_bytes", "age", "lifetime"]),
-    (explanation, ["address", "bytes", "owner", "category"])])
+    (explanation, ["address", "bytes", "owner", "category"]),
+    (mark, ["name", "category", "bytes", "count", "tier"]),
+    (report, ["owner", "category", "live", "peak", "at_peak", "allocated",
+              "freed", "blocks", "blocks_allocated", "blocks_freed", "device",
+              "host", "disk", "evicted", "restored", "to_disk", "from_disk",
+              "stalls", "stall_ns"])])
 def test_to_pandas(make, columns, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas",
                         types.SimpleNamespace(DataFrame=_Frame))
     found = make()
     frame = found.to_pandas()
     assert frame.columns == columns
-    rows = next(found[key] for key in ("rows", "holes", "frees")
+    rows = next(found[key] for key in ("rows", "holes", "frees", "layers")
                 if key in found)
     assert frame.rows == rows and rows
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ImportError, match="pip install pandas") as raised:
         found.to_pandas()
     assert "to_dict()" in str(raised.value)
+
+
+@pytest.mark.parametrize("make, lines", [
+    (residency, [("device", 3 * MIB), ("host", 512), ("disk", 0)]),
+    (stats, [("device", 0), ("gpu_limit", 1 << 30), ("live", 5 * MIB),
+             ("stays.activations", MIB), ("stays.evictable", 4 * MIB),
+             ("allocated.current", 5 * MIB)])])
+def test_to_pandas_of_a_result_without_rows_has_its_values(
+        make, lines, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas",
+                        types.SimpleNamespace(DataFrame=_Frame))
+    frame = make().to_pandas()
+    assert frame.columns == ["name", "value"]
+    assert frame.rows[:len(lines)] == [
+        {"name": name, "value": value} for name, value in lines]
+
+
+@pytest.mark.parametrize("make", ALL)
+def test_text_of_every_result_takes_depth_and_all(make):
+    found = make()
+    assert str(found) == found.text()
+    assert found.text(depth=0) and "(all=True)" not in found.text(all=True)
+    with pytest.raises(ValueError, match="no number of levels"):
+        found.text(depth=-1)
 
 
 # As they are, byte for byte; a change of these is one that users see.
@@ -153,7 +189,26 @@ host memory used   3 MiB    7 MiB  64 MiB
   pinned for it   11 MiB   13 MiB  64 MiB
 moved: 0 B out, 0 B in, 0 B to disk, 0 B from disk
 operators waited 2 times, 1.5 ms
-on the device: 4 MiB evictable, 1 MiB activations"""}
+on the device: 4 MiB evictable, 1 MiB activations""",
+          mark: """\
+device 0 at epoch 2  bytes  blocks  by category
+total                5 MiB       3  buffer 3 MiB, parameter 2 MiB
+  Head               3 MiB       2  buffer 3 MiB
+  Net.0              2 MiB       1  parameter 2 MiB""",
+          residency: """\
+        bytes
+device  3 MiB
+host    512 B
+disk      0 B"""}
+_TEXTS[report] = _TEXTS[stats] + """
+
+device 0 now  bytes  device   host  by category
+total         5 MiB   3 MiB  2 MiB  parameter 5 MiB
+  Net.0       5 MiB   3 MiB  2 MiB  parameter 5 MiB
+
+device 0 at its peak  bytes  by category
+total                 4 MiB  parameter 4 MiB
+  Net.0               4 MiB  parameter 4 MiB"""
 
 
 @pytest.mark.parametrize("make", ALL)
