@@ -14,9 +14,9 @@ object and works without a GPU; everything below is loaded when first used.
 import importlib as _importlib
 import typing as _typing
 
-from stratalloc._hooks import witness as _witness
+from stratalloc import _autoload
 
-_witness.install()
+_autoload.note_initialization()
 
 # Name -> module that holds it. A name that is not built yet is not here.
 _NAMES = {

@@ -6,6 +6,9 @@ stratalloc.enable() come too late. An exception of an entry point would break
 the user's `import torch`, so whatever keeps us from enabling is one line on
 stderr and the native allocator stays; STRATALLOC_STRICT=1 raises instead.
 
+Every `import torch` beside an installed stratalloc runs this, so what the rest
+needs is imported when it is needed: here are names of Python's start alone.
+
 leave_to_caller() keeps it quiet where the caller enables later, by hand.
 STRATALLOC=0 would forbid that call, too.
 """
@@ -13,9 +16,8 @@ STRATALLOC=0 would forbid that call, too.
 import os
 import sys
 
-from stratalloc._hooks import witness as _witness
-
 _left_to_caller = False
+_noted = False
 
 
 def leave_to_caller():
@@ -25,8 +27,26 @@ def leave_to_caller():
     _left_to_caller = True
 
 
+def note_initialization():
+    """Has torch note which line initialises CUDA, once, if torch is imported
+    and CUDA is not initialised."""
+    global _noted
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    queue = getattr(cuda, "_lazy_call", None)
+    if _noted or queue is None or cuda.is_initialized():
+        return
+    _noted = True
+    queue(_note)
+
+
+def _note():
+    from stratalloc._hooks import witness as _witness
+
+    _witness.note()
+
+
 def autoload():
-    _witness.install()
+    note_initialization()
     if _left_to_caller or os.environ.get("STRATALLOC", "0") in ("", "0"):
         return
     from stratalloc import _enable

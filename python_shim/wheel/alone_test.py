@@ -12,6 +12,7 @@ import sys
 import tempfile
 import unittest
 import zipfile
+from unittest import mock
 
 from python_shim.wheel import build_wheel
 
@@ -103,6 +104,17 @@ class AloneTest(unittest.TestCase):
                 env={**os.environ, "STRATALLOC": opted_in})
             self.assertEqual(done.stdout, f"[] {self.site}\n")
             self.assertNotIn("stratalloc", done.stderr)
+
+    def test_entry_point_that_is_off_imports_two_modules(self):
+        """What `import torch` has imported before it is not counted."""
+        program = ("import importlib, os, sys, typing; there = set(sys.modules)\n"
+                   "from stratalloc._autoload import autoload; autoload()\n"
+                   "print(*sorted(set(sys.modules) - there))")
+        for opted_in in ("", "0"):
+            with mock.patch.dict(os.environ, {"STRATALLOC": opted_in}):
+                done = self._python("-c", program)
+            self.assertEqual((done.stdout, done.stderr),
+                             ("stratalloc stratalloc._autoload\n", ""))
 
     def test_what_is_linked_into_it_has_its_notice(self):
         with zipfile.ZipFile(self.wheel) as archive:

@@ -2,27 +2,14 @@
 """Remembers which line initialised CUDA, for the message of a late enable().
 
 torch runs queued calls inside its initialisation, so the stack above such a
-call is the answer. It can only be queued while torch is imported and CUDA is
-not initialised; nothing is known otherwise, and nothing is ever patched.
+call is the answer. `_autoload` queues it while CUDA is not initialised; nothing
+is known otherwise, and nothing is ever patched.
 """
 
 import os
 import sys
 
 _line = None
-_queued = False
-
-
-def install():
-    """Queues the call, once, if torch is there and CUDA is not yet."""
-    global _queued
-    torch = sys.modules.get("torch")
-    cuda = getattr(torch, "cuda", None)
-    queue = getattr(cuda, "_lazy_call", None)
-    if _queued or queue is None or cuda.is_initialized():
-        return
-    _queued = True
-    queue(_note)
 
 
 def line():
@@ -35,7 +22,8 @@ def by_whom():
     return f", by {_line}" if _line else ""
 
 
-def _note():
+def note():
+    """Called by torch's initialisation of CUDA, by way of `_autoload`."""
     global _line
     inside = tuple(
         os.path.dirname(os.path.abspath(sys.modules[name].__file__)) + os.sep
