@@ -5,8 +5,6 @@ What they do is in _enable.py. Names, types and defaults are those of Config;
 tests/test_public_names.py compares them.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 from collections.abc import Callable
@@ -135,7 +133,7 @@ def allocator(
     oom_max_dumps: int = 8,
     oom_max_bytes: int | str = 1 << 30,
     oom_max_seconds: int = 20,
-) -> torch.cuda.memory._CUDAAllocator:
+) -> "torch.cuda.memory._CUDAAllocator":
     """The object for torch.cuda.memory.change_current_allocator().
 
     The caller makes the swap; everything else happens as in enable().

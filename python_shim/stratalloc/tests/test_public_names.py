@@ -95,6 +95,7 @@ def test_signature_has_the_settings_of_config(name):
 def test_signature_at_run_time_has_the_settings(name):
     parameters = inspect.signature(getattr(stratalloc, name)).parameters
     assert tuple(parameters) == ("config", *stratalloc.Config.keys())
+    assert parameters["tiering"].annotation is bool  # no text, as help() shows
 
 
 def test_docstring_of_enable_explains_every_setting():
@@ -178,11 +179,18 @@ def test_results_are_those_of_the_readme():
     assert {row.split("|")[2].split("`")[1] for row in rows} == set(_results())
 
 
+@pytest.fixture(autouse=True)
+def _no_cache_of_the_user(tmp_path, monkeypatch):
+    monkeypatch.setattr(jedi.settings, "cache_directory", str(tmp_path))
+
+
 def _script(code):
     """`code` as an editor has it, with the cursor at its end."""
     project = jedi.Project(_SITE, added_sys_path=[_SITE])
+    environment = jedi.create_environment(sys.executable, safe=False)
     lines = code.split("\n")
-    return (jedi.Script(code, project=project), len(lines), len(lines[-1]))
+    return (jedi.Script(code, project=project, environment=environment),
+            len(lines), len(lines[-1]))
 
 
 def _completions(code):
