@@ -101,6 +101,8 @@ class MinorsTest(unittest.TestCase):
         log = self._write("log", "")
         environment = dict(os.environ, PYTHONDONTWRITEBYTECODE="1",
                            HOME=str(self.folder))
+        # Bazel's, where the packages of the planted tools are real ones.
+        environment.pop("PYTHONPATH", None)
         done = subprocess.run(
             ["bash", "-c", _PROGRAM, "dev", *arguments], cwd=self.folder,
             env=environment, text=True, stdin=subprocess.DEVNULL, check=False,
