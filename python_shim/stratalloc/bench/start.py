@@ -43,6 +43,8 @@ def line(entry, rounds):
 def _ask():
     environment = package_environment()
     environment.pop("STRATALLOC", None)
+    # Installers compile a package; else the first round does.
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     # The program calls the entry point itself, to measure it.
     environment["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
     done = subprocess.run([sys.executable, "-c", _PROGRAM], env=environment,
