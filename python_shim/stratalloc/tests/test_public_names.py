@@ -16,6 +16,7 @@ import pytest
 import stratalloc
 from stratalloc import _setting_kinds, _signatures, settings
 from stratalloc._native import argument_types, core, stack
+from stratalloc._native.started import Started
 from stratalloc._rendering.result import Answer, Shown
 
 _SITE = os.path.dirname(os.path.dirname(stratalloc.__file__))
@@ -153,16 +154,16 @@ def test_every_public_function_is_annotated():
     assert bare == []
 
 
-def _results():
-    """Public classes that have a page."""
+def _classes(base):
+    """name -> public class that is a `base`."""
     return {name: value for name in stratalloc.__all__
             if inspect.isclass(value := getattr(stratalloc, name))
-            and issubclass(value, Shown)}
+            and issubclass(value, base)}
 
 
-@pytest.mark.parametrize("name", _results())
+@pytest.mark.parametrize("name", _classes(Shown))
 def test_result_has_to_dict_to_pandas_and_text(name):
-    cls = _results()[name]
+    cls = _classes(Shown)[name]
     assert issubclass(cls, Answer)
     assert issubclass(cls, Mapping) != (name in ("Limit", "Trace"))
     assert list(inspect.signature(cls.text).parameters) == [
@@ -172,11 +173,14 @@ def test_result_has_to_dict_to_pandas_and_text(name):
     assert cls.to_dict is not Answer.to_dict
 
 
-def test_results_are_those_of_the_readme():
+@pytest.mark.parametrize("title, base", [
+    ("Results", Shown), ("Started and ended", Started)])
+def test_table_of_the_readme_has_every_public_class(title, base):
     with open("python_shim/README.md", encoding="utf-8") as file:
-        section = file.read().split("### Results\n")[1].split("\n###")[0]
+        section = file.read().split(f"### {title}\n")[1].split("\n###")[0]
     rows = [line for line in section.splitlines() if line.startswith("| `")]
-    assert {row.split("|")[2].split("`")[1] for row in rows} == set(_results())
+    assert {row.split("|")[2].split("`")[1] for row in rows} == set(
+        _classes(base))
 
 
 @pytest.fixture(autouse=True)
