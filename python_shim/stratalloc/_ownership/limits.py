@@ -28,7 +28,8 @@ class Limit(Started, Answer):
 
     Attributes:
       scope: str, the path that is limited.
-      bytes: int. device: int.
+      bytes: that it may own.
+      device: index of the device.
     """
 
     scope: str
