@@ -131,11 +131,11 @@ _OUTCOMES = {
 
 
 def explain(size: Size, device: Device = None) -> Explanation:
-    """Would a block of this size be served now; if not, why, and what helps?
+    """Could an allocation of this size succeed now? If not, why, and what helps?
 
-    Nothing is allocated: the request is tried on a copy of the device's
-    blocks, for the current stream and for the scope that is open here: inside of
-    a layer other free memory is used than outside (lifetime classes). Other
+    Nothing is allocated. The request is tried on a copy of the device's blocks,
+    for the current stream and for the scope that is open on this thread: inside
+    a module other free memory is used than outside (lifetime classes). Other
     threads and processes go on meanwhile.
 
     Args:

@@ -164,9 +164,9 @@ def _about(hole):
 
 
 def fragmentation(device: Device = None) -> Fragmentation:
-    """What the device has reserved beside what is allocated, exactly, and why.
+    """Explains memory that is reserved and not allocated.
 
-    Looks at every block.
+    Exact. Walks all blocks of the device.
 
     Args:
       device: as torch takes it; None: the current one.
