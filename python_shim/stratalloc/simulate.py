@@ -29,9 +29,6 @@ is called but load, check_model, card_memory and missing. Any other name that is
 this module (driver, violations, ...) is the device's own.
 """
 
-import types
-from typing import Any
-
 from stratalloc._native.core import LibraryError
 
 _GROUP = "stratalloc.simulated_device"
@@ -43,7 +40,7 @@ class NotInstalledError(LibraryError):
     """There is no package with a simulated device."""
 
 
-def installed() -> types.ModuleType | None:
+def installed():
     """The module that simulates, or None. Imports it, and no library."""
     import importlib.metadata
 
@@ -54,7 +51,7 @@ def installed() -> types.ModuleType | None:
     return None
 
 
-def package() -> types.ModuleType:
+def package():
     """The module that simulates; raises if there is none."""
     module = installed()
     if module is None:
@@ -71,44 +68,41 @@ def __getattr__(name):
     return getattr(package(), name)
 
 
-def register(module: types.ModuleType) -> None:
+def register(module):
     """The hook: `module` has loaded a device into this process."""
     global _loaded
     _loaded = module
 
 
-def loaded() -> bool:
-    """Whether this process has a simulated device."""
+def loaded():
     return _loaded is not None
 
 
-def before_enable(torch: types.ModuleType) -> None:
-    """What enable() calls before it installs the guard."""
+def before_enable(torch):
     if _loaded is not None:
         _loaded.before_enable(torch)
 
 
-def after_enable(torch: types.ModuleType) -> None:
-    """What enable() calls when the core has its settings."""
+def after_enable(torch):
     if _loaded is not None:
         _loaded.after_enable(torch)
 
 
-def label() -> str:
+def label():
     """One sentence for every output of a simulated run; "" if none is."""
     return _loaded.label() if _loaded is not None else ""
 
 
-def last_line() -> str | None:
+def last_line():
     """One line on what a run did and what was refused to it; or None."""
     return _loaded.last_line() if _loaded is not None else None
 
 
-def counters() -> dict[str, Any]:
+def counters():
     """What the simulated device counted; {} if none is loaded."""
     return _loaded.counters() if _loaded is not None else {}
 
 
-def virtual_time() -> dict[str, Any]:
+def virtual_time():
     """Virtual seconds so far; {} unless a simulated card is used."""
     return _loaded.virtual_time() if _loaded is not None else {}

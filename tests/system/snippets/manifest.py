@@ -63,7 +63,8 @@ USERS = ("README.md", "python_shim/README.md", "telemetry/README.md",
 # Where a name in a span of these pages is looked up, in this order. Arguments
 # are held against what is found in stratalloc.
 HOMES = (
-    "stratalloc", "stratalloc.compat", "stratalloc._rendering.result.Rows",
+    "stratalloc", "stratalloc.Limit", "stratalloc.Leaks", "stratalloc.compat",
+    "stratalloc._rendering.result.Rows",
     "stratalloc._rendering.result.Result", "stratalloc.compat.memlord",
     "stratalloc.compat.memlord.MemLord", "stratalloc.compat.gpu_optimizer",
     "stratalloc.compat.gpu_optimizer.MemoryTracer",

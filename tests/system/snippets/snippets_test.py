@@ -54,28 +54,6 @@ def test_programs_of_examples_are_named_by_their_tests():
             name in text for name in names), (folder, test)
 
 
-def test_results_have_what_their_page_promises():
-    from stratalloc._reports import explanation as _explanation
-    from stratalloc._reports import fragmentation as _fragmentation
-    from stratalloc._reports import diff as _diff
-    from stratalloc._reports import holders as _holders
-    from stratalloc._reports import leaks as _leaks
-
-    returned = {"holders": _holders.Holders, "peak": _holders.Holders,
-                "diff": _diff.Growth, "leaks": _leaks.Leaks,
-                "fragmentation": _fragmentation.Fragmentation,
-                "explain": _explanation.Explanation}
-    page = os.path.join(_ROOT, "python_shim/docs/using.md")
-    with open(page, encoding="utf-8") as file:
-        text = " ".join(file.read().split())
-    sentence, = re.findall(r"What (`holders[^.]*?)\.\s", text)
-    subject, _, promise = sentence.partition("return is a mapping")
-    assert set(re.findall(r"`(\w+)\(\)`", subject)) == set(returned)
-    for kind in returned.values():
-        for method in re.findall(r"`(\w+)\(\)`", promise):
-            assert callable(getattr(kind, method)), (kind, method)
-
-
 @pytest.mark.parametrize("text", [
     "stratalloc.nothing()", "stratalloc.compat.nothing()", "nothing_of(1)",
     "stratalloc.scopes.scope()",
@@ -99,6 +77,14 @@ def test_span_of_what_is_not_there_is_wrong(text):
 def test_line_of_what_is_not_there_is_wrong(line):
     with pytest.raises(spans.Wrong):
         commands.check(line, _ROOT, "")
+
+
+@pytest.mark.parametrize("text, said", [
+    ("env: [{name: STRATALLOC_CONF, value: 'disk_budget:0'}]", ""),
+    ("env: [{name: STRATALLOC_CONF, value: 'disk:0'}]", "ValueError"),
+    ("env: [", "ParserError"), ("limits: {}", "KeyError")])
+def test_settings_of_a_container_are_checked(text, said):
+    assert verdicts._of_yaml(text).partition(":")[0] == said
 
 
 _PRINTED = "first 1.5 MiB\nrows 3\n   total   20 MiB  ██▏\nrows 3\nlast\n"

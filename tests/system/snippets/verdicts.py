@@ -106,6 +106,8 @@ def _of_block(one, root, folder):
     reason = _reason(one)
     if reason is not None:
         yield Verdict(one, reason)
+    elif one.kind == "yaml":
+        yield Verdict(one, "parsed", _of_yaml(one.text))
     elif one.kind == "text" or one.kind == "" and not one.text.startswith("$ "):
         yield Verdict(one, manifest.OUTPUT)
     elif one.kind == "python" or one.kind == "docstring" and _is_python(one):
@@ -121,6 +123,19 @@ def _of_block(one, root, folder):
     else:
         for line in commands.lines(one.text):
             yield _of_line(one, line, root, folder)
+
+
+def _of_yaml(text):
+    """What is wrong with a container's settings, or ""."""
+    import yaml
+    from stratalloc.settings import Config
+
+    try:
+        found = {one["name"]: one["value"] for one in yaml.safe_load(text)["env"]}
+        Config.from_env(found)
+    except (yaml.YAMLError, KeyError, TypeError, ValueError) as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
 def _is_python(one):
