@@ -99,13 +99,13 @@ def append():
         sys.meta_path.append(_Names())
 
 
-def install():
+def install() -> dict[str, str | None]:
     """Makes the compat modules importable as `gpu_optimizer`, `memlord` and
     `memory_management`. As often as you like; imports none of them.
 
     A package of that name that is installed or imported already keeps it: a
-    warning of the logger "stratalloc" says where it is, and ours stays
-    stratalloc.compat.NAME.
+    warning of the logger "stratalloc" says where it is, and ours can be
+    imported from stratalloc.compat alone.
 
     Returns: name -> what importing it gives, the dotted name of ours or the
     file of another's; None where importing it is forbidden (None in
@@ -136,7 +136,7 @@ def _meaning(name):
     return found
 
 
-def uninstall():
+def uninstall() -> None:
     """Takes the names back, those of a .pth line too, and what was imported by
     them; modules that a program holds stay as they are."""
     # A list of its own: a thread that walks the old one would pass over whoever

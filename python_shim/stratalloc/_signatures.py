@@ -172,7 +172,7 @@ def library(
         torch.cuda.memory.CUDAPluggableAllocator(
             stratalloc.library(), "stratalloc_malloc", "stratalloc_free")
 
-    Given to change_current_allocator() it becomes the whole allocator when
+    Given to torch.cuda.memory.change_current_allocator() it becomes the whole allocator when
     CUDA is initialised, before the first block exists. Given to a MemPool it
     serves unmanaged segments that are never evicted. Everything but the swap
     happens here, as in enable().

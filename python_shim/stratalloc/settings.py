@@ -15,8 +15,10 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import os
+import re
 import shutil
 import tempfile
+import textwrap
 import typing
 
 from stratalloc._native import core as _core
@@ -24,6 +26,8 @@ from stratalloc._native.argument_types import Codec, TelemetryLevel
 from stratalloc._setting_kinds import (
     CODEC, COUNT, DIRECTORY, FRACTION, LEVEL, SIZE, SWITCH, Kind)
 from stratalloc.sizes import format_size
+
+__all__ = ["Config"]
 
 # The largest spill file we take without being asked: a parameter set of
 # 16 billion fp32 values, and a quota a laptop disk survives.
@@ -54,14 +58,11 @@ def _threshold(default, meaning):
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Settings of the allocator: each is declared here, with its default, what
-    its values are and what it means. The README's table of python_shim and what
-    `doctor` says come from here; the core is told them by name, all but those
-    of_python(), and python_shim/core/config.cc says who obeys.
+    """Settings of the allocator, each a key of STRATALLOC_CONF.
 
-    None means "choose from the machine when enabled". A field given as text
-    is read like a value of STRATALLOC_CONF.
-    """
+    None: enable() chooses the value from the machine. A field that is given as
+    text is read like a value of STRATALLOC_CONF, a size as "8GiB".
+    """  # help() has a line for each setting, too: _attributes()
 
     tiering: bool = _setting(
         True, SWITCH, "off: nothing is ever evicted, no guard")
@@ -190,6 +191,7 @@ class Config:
 
     @classmethod
     def keys(cls) -> tuple[str, ...]:
+        """Names of all settings."""
         return tuple(field.name for field in dataclasses.fields(cls))
 
     @classmethod
@@ -218,10 +220,23 @@ class Config:
     @classmethod
     def from_env(cls, environ: typing.Mapping[str, str] | None = None
                  ) -> Config:
+        """Reads STRATALLOC_CONF; without it the defaults.
+
+        Args:
+          environ: another environment than this process's.
+
+        Raises:
+          ValueError: an unknown key, or a bad value.
+        """
         environ = os.environ if environ is None else environ
         return cls.parse(environ.get("STRATALLOC_CONF", ""))
 
     def replace(self, **overrides: typing.Any) -> Config:
+        """The same with other values of the settings that are given.
+
+        Raises:
+          ValueError: an unknown key, or a bad value.
+        """
         for key, value in overrides.items():
             if key not in self.keys():
                 raise ValueError(_unknown(key, value))
@@ -295,6 +310,7 @@ class Config:
             yield f"{no_disk}: what is evicted stays in host memory"
 
     def to_dict(self) -> dict[str, typing.Any]:
+        """Each setting by its name; sizes in bytes."""
         return dataclasses.asdict(self)
 
     def to_text(self) -> typing.Iterator[tuple[str, str]]:
@@ -335,8 +351,15 @@ def _gpu_thresholds():
 
 def table():
     """The settings as the README of python_shim shows them."""
-    usual = dict(Config().to_text())
     rows = ["| key | default | meaning |", "|---|---|---|"]
+    for name, default, meaning in _explained():
+        rows.append(f"| `{name}` | {default} | {meaning} |")
+    return "\n".join(rows) + "\n"
+
+
+def _explained():
+    """(name, default, meaning) of each setting, in Markdown."""
+    usual = dict(Config().to_text())
     for field in dataclasses.fields(Config):
         about = _about(field)
         default = about.default
@@ -346,8 +369,19 @@ def table():
                 default = f"{float(default):.2f}".removeprefix("0")
             elif about.kind not in (SIZE, COUNT):
                 default = f"`{default}`"
-        rows.append(f"| `{field.name}` | {default} | {about.meaning} |")
-    return "\n".join(rows) + "\n"
+        yield field.name, default, about.meaning
+
+
+def _attributes():
+    """The settings as lines of a docstring, which has no links."""
+    for name, default, meaning in _explained():
+        text = re.sub(r" \(\[[^]]*\]\([^)]*\)\)", "", meaning)
+        yield textwrap.fill(f"{name}: {text}. Default: {default}.", 80,
+                            initial_indent=" " * 6, subsequent_indent=" " * 8)
+
+
+if Config.__doc__:  # none under -OO
+    Config.__doc__ += "\n".join(["\n    Attributes:", *_attributes(), "    "])
 
 
 _HANDLE = 2 << 20  # the least that leaves the device at once

@@ -29,6 +29,9 @@ is called but load, check_model, card_memory and missing. Any other name that is
 this module (driver, violations, ...) is the device's own.
 """
 
+import types
+from typing import Any
+
 from stratalloc._native.core import LibraryError
 
 _GROUP = "stratalloc.simulated_device"
@@ -40,7 +43,7 @@ class NotInstalledError(LibraryError):
     """There is no package with a simulated device."""
 
 
-def installed():
+def installed() -> types.ModuleType | None:
     """The module that simulates, or None. Imports it, and no library."""
     import importlib.metadata
 
@@ -51,7 +54,7 @@ def installed():
     return None
 
 
-def package():
+def package() -> types.ModuleType:
     """The module that simulates; raises if there is none."""
     module = installed()
     if module is None:
@@ -68,41 +71,44 @@ def __getattr__(name):
     return getattr(package(), name)
 
 
-def register(module):
+def register(module: types.ModuleType) -> None:
     """The hook: `module` has loaded a device into this process."""
     global _loaded
     _loaded = module
 
 
-def loaded():
+def loaded() -> bool:
+    """Whether this process has a simulated device."""
     return _loaded is not None
 
 
-def before_enable(torch):
+def before_enable(torch: types.ModuleType) -> None:
+    """What enable() calls before it installs the guard."""
     if _loaded is not None:
         _loaded.before_enable(torch)
 
 
-def after_enable(torch):
+def after_enable(torch: types.ModuleType) -> None:
+    """What enable() calls when the core has its settings."""
     if _loaded is not None:
         _loaded.after_enable(torch)
 
 
-def label():
+def label() -> str:
     """One sentence for every output of a simulated run; "" if none is."""
     return _loaded.label() if _loaded is not None else ""
 
 
-def last_line():
+def last_line() -> str | None:
     """One line on what a run did and what was refused to it; or None."""
     return _loaded.last_line() if _loaded is not None else None
 
 
-def counters():
+def counters() -> dict[str, Any]:
     """What the simulated device counted; {} if none is loaded."""
     return _loaded.counters() if _loaded is not None else {}
 
 
-def virtual_time():
+def virtual_time() -> dict[str, Any]:
     """Virtual seconds so far; {} unless a simulated card is used."""
     return _loaded.virtual_time() if _loaded is not None else {}

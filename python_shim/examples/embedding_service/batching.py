@@ -33,8 +33,8 @@ class Batcher:
         self._embed, self._together = embed, together
         self._queue = queue.Queue(waiting)
         self._sentence = None  # of what was refused last
-        self._unhear = (stratalloc.on_oom(self._refused)
-                        if stratalloc.is_enabled() else lambda: None)
+        self._callback = (stratalloc.on_oom(self._refused)
+                          if stratalloc.is_enabled() else None)
         self._thread = threading.Thread(target=self._work, name="embedding")
         self._thread.start()
 
@@ -55,7 +55,8 @@ class Batcher:
         """What waits is done; the thread has ended after it."""
         self._queue.put(None)
         self._thread.join()
-        self._unhear()
+        if self._callback is not None:
+            self._callback.close()
 
     def _work(self):
         kept = None  # came too late for the batch before

@@ -31,16 +31,22 @@ class OutOfMemoryReport(Result):
     """Why there was no memory, and what would help. Bytes are ints.
 
     Attributes:
-      device: int. requested, rounded: bytes that were asked for, and the block
-        (of an operator that was not run: the handles that it needs at once).
-      operator: str of such an operator, else None.
-      owner, category: who would have paid. site: "file:line function" of user
-        code, None if none ran on this thread (autograd's).
-      verdict: Verdict (kind, sentence, bytes). suggestions: list of Suggestion,
-        the first gives up least; each was tried on a copy of the blocks.
+      device: index of the device.
+      requested: bytes that were asked for.
+      rounded: bytes of the block; of an operator that was not run those of the
+        handles that it needs at once.
+      operator: name of an operator that was not run, else None.
+      owner: the scope that the memory would have been charged to.
+      category: that it would have been charged as.
+      site: "file:line function" of user code; None if none ran on this thread
+        (autograd's).
+      verdict: the cause, a Verdict.
+      suggestions: list of Suggestion, the first gives up least; each was tried
+        on a copy of the blocks.
       arithmetic: {what: bytes}, whose sum is the card's capacity.
-      facts: dict, everything that was read. bundle: str, the folder that was
-        written; None without one.
+      facts: everything that was read.
+      bundle: path of the folder that was written; None without one.
+      is_redacted: names are numbers, and files are left out.
 
     Also a mapping with the keys of to_dict(); str() is report.md, in Markdown.
     """
@@ -52,7 +58,12 @@ class OutOfMemoryReport(Result):
     owner: str
     category: str
     site: str | None
+    verdict: Verdict
+    suggestions: list[Suggestion]
     arithmetic: dict[str, int]
+    facts: dict[str, Any]
+    bundle: str | None
+    is_redacted: bool
 
     def __init__(self, known: dict[str, Any], verdict: Verdict,
                  suggestions: list[Suggestion],
@@ -64,7 +75,7 @@ class OutOfMemoryReport(Result):
         self.owner, self.category = known["owner"], known["category"]
         self.site = known["site"]
         self.arithmetic = arithmetic.table(known)
-        self.is_redacted = False  # names are numbers, and files left out
+        self.is_redacted = False
         self._trials = None
 
     @classmethod

@@ -31,13 +31,16 @@ _KEPT = ("parameter", "buffer", "optimizer_state")  # categories of a model's
 class Suggestion:
     """One thing to do.
 
-    action: "wait", "raise_limit", "raise_scope_limit", "raise_fraction",
-      "raise_room", "release_pools", "free", "unpin", "end_processes",
-      "end_others" or "ask_less".
-    text: a sentence. bytes: what it takes: by how much a setting rises, or
-      how much ends. to: of a setting its new value, in bytes, else of
-      "ask_less" the size that is served; else 0. scope: whose, or "".
-    blocks: addresses of what ends.
+    Attributes:
+      action: "wait", "raise_limit", "raise_scope_limit", "raise_fraction",
+        "raise_room", "release_pools", "free", "unpin", "end_processes",
+        "end_others" or "ask_less".
+      text: a sentence.
+      bytes: by how much a setting rises, or how much ends.
+      to: bytes: the new value of a setting; of "ask_less" the size that is
+        served; else 0.
+      scope: whose limit or memory that is, or "".
+      blocks: addresses of the blocks that end.
     """
 
     action: str

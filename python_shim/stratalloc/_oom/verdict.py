@@ -42,9 +42,17 @@ def named(name):
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """kind: of KINDS. sentence: for people. bytes: by how much the limit that
-    refused it is too low: of a scope, of the program, of the card, or of the
-    tiers below; 0 if nothing is lacking any more."""
+    """The cause of a refusal.
+
+    Attributes:
+      kind: "capacity", "limit", "tiers_full", "working_set", "pending",
+        "private_pools", "fragmented", "other_processes", "non_torch",
+        "unknown", "live" or "came_free".
+      sentence: the same for people, with sizes.
+      bytes: by how much the limit that refused it is too low: of a scope, of
+        the program, of the card, or of the tiers below; 0 if nothing is lacking
+        any more.
+    """
 
     kind: str
     sentence: str

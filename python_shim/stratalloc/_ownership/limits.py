@@ -28,7 +28,8 @@ class Limit(Started, Answer):
 
     Attributes:
       scope: str, the path that is limited.
-      bytes: int. device: int.
+      bytes: that it may own.
+      device: index of the device.
     """
 
     scope: str
@@ -101,15 +102,15 @@ _modules.when_moved(_follow)
 
 def limit(size: Size, scope: str | torch.nn.Module,
           device: Device = None) -> Limit:
-    """Refuses what would make a scope own more than `size`.
+    """Sets a memory limit for a scope.
 
     A scope owns what was allocated in it and in everything below its path, in
     forward and backward, on all tiers together: an eviction frees nothing of
-    it. What is more raises torch.OutOfMemoryError, which names the scope and
-    the largest owners below it; nothing is evicted for it. What the scope owns
-    already stays, and what becomes its own otherwise (by a re-label or a
-    restore) is counted and not refused. For the whole
-    process there are gpu_limit and torch.cuda.set_per_process_memory_fraction.
+    it. An allocation beyond the limit raises torch.OutOfMemoryError, which
+    names the scope and the largest owners below it; nothing is evicted for it.
+    What the scope owns already stays, and what becomes its own otherwise (by a
+    re-label or a restore) is counted and not refused. Limits of the whole
+    process are gpu_limit and torch.cuda.set_per_process_memory_fraction.
 
         stratalloc.limit("2 GiB", scope="kv cache")
         with stratalloc.limit("512 MiB", scope=model.encoder):

@@ -296,10 +296,15 @@ def watch(model: torch.nn.Module,
           optimizer: torch.optim.Optimizer | None = None) -> None:
     """Names the modules of `model` now, and the state of `optimizer`.
 
-    Both are named by themselves when a module is first called or moved and
-    when the optimizer steps; this is for what is asked before. Gradients that
-    the program assigned (`p.grad = tensor`) are charged here, too, else by the
-    next step: so not while another thread sets gradients of `model` to None.
+    Call it to ask about memory before the first forward or step: otherwise a
+    module is named when it is first called or moved, and the state when the
+    optimizer steps. Gradients that the program assigned (`p.grad = tensor`) are
+    charged here, too, and otherwise by the next step. Do not call it while
+    another thread sets gradients of `model` to None.
+
+    Args:
+      model: with every module below it.
+      optimizer: one that steps parameters of the model.
 
     Raises:
       TypeError: model is no nn.Module, or optimizer no torch.optim.Optimizer.
@@ -349,9 +354,9 @@ def annotate(tensor: torch.Tensor, name: str,
              category: Category | None = None) -> int:
     """Charges the memory of `tensor` to the scope `name` until it is freed.
 
-    For a cache, a pool of buffers, or what a module or an optimizer owns and
-    you want told apart: no report and no step takes it back. All of the storage
-    moves, and with it what shares it. Memory that comes in its place is charged
+    For a cache, a pool of buffers, or a part of what a module or an optimizer
+    owns. This owner is kept until the tensor is freed. All of the storage moves,
+    and with it what shares it. Memory that comes in its place is charged
     anew (a model that is moved). A gradient goes to its parameter's owner again
     when a backward adds to it; a parameter, buffer or state that is sparse or
     quantized to its module with the next report, watch() or step.

@@ -31,7 +31,7 @@ class Trace(Started, Answer):
     function that it decorates.
 
     Attributes:
-      path: str or None, where save() writes when the recording ends.
+      path: the file that is written when the recording ends; None: none is.
 
     Events are recorded while at least one is open, in rings that keep the last
     131072 of each thread; what was lost is counted (`run().dropped`).

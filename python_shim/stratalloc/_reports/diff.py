@@ -25,9 +25,10 @@ class Mark(Rows):
     """Memory by owner at one moment, on all tiers together; also a mapping.
 
     Attributes:
-      name: str; `at` is the same.
-      device: int.
-      total: int, bytes.
+      name: of the mark.
+      at: the same as `name`.
+      device: index of the device.
+      total: bytes.
       held: (owner, category) -> (bytes, blocks).
       sites: the same by lines of code, a moment later; None where they are not
         recorded.
@@ -69,7 +70,15 @@ class Mark(Rows):
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """`bytes` and `count` (of blocks) more than before; negative: less."""
+    """What one owner and category gained between two marks; less is negative.
+
+    Attributes:
+      name: the owner; by line of code "file:line function".
+      category: of the memory, as scope() has them.
+      bytes: more than before.
+      count: blocks more than before.
+      tier: "all".
+    """
 
     name: str
     category: str
@@ -82,7 +91,9 @@ class Growth(Rows):
     """What changed between two marks; rows add up to `total`.
 
     Attributes:
-      total: int, bytes. at: "a to b", the marks' names. device: int.
+      total: bytes.
+      at: "a to b", the marks' names.
+      device: index of the device.
       rows: list of Change, the largest growth first; none of 0.
 
     Also a mapping with the keys of to_dict(). str() is a tree, the largest
@@ -92,6 +103,7 @@ class Growth(Rows):
     _row = Change
 
     rows: list[Change]
+    total: int
 
     def __init__(self, at: str, device: int, rows: Iterable[Change],
                  by: str = "module") -> None:

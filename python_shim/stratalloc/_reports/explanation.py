@@ -26,21 +26,25 @@ _OF_A_BLOCK = ("address", "bytes", "owner", "category")
 class Explanation(Result):
     """What was found on a copy of the device's blocks; also a mapping.
 
-    Attributes, sizes in bytes:
-      size: what was asked. block: what its block would take.
+    Attributes:
+      size: bytes that were asked for.
+      block: bytes that its block would take.
       served_by: the first of these after which it fits:
         "now" (what is free, or may grow), "waiting" (for other streams),
         "eviction", "headroom" (the same, and the part of the card that is left
         to others), or "nothing"; "limit": its scope may not own it (limit()).
         With eviction it is refused where room_needed is more than room_below;
         `fits` says so.
-      certain: False where somebody else has the last word, and depends_on says
-        who: the driver, the tiers below, a capture under way.
-      leaves: what would be evicted for it. may_leave: what could be.
-      room_needed: on host or disk, for what leaves; room_below: what they have,
-        copies of what is on the device included, which are given up for it. Of
-        what a rule lets go to one of them alone no more than that one has.
-      missing: what is lacking with all that done.
+      certain: False where the answer depends on something else.
+      depends_on: what that is: the driver, the tiers below, a capture under
+        way; "" if nothing.
+      leaves: bytes that would be evicted for it.
+      may_leave: bytes that could be evicted.
+      room_needed: bytes on host or disk for what leaves.
+      room_below: bytes that host and disk have for it, with copies of what is
+        on the device, which are given up for it. Of what a rule lets go to one
+        of them alone no more than that one has.
+      missing: bytes that are lacking with all that done.
       limit_helps: with `missing` more in gpu_limit or the memory fraction it
         would be served.
       frees: blocks whose end would serve it, as dicts with address, bytes,
@@ -127,11 +131,11 @@ _OUTCOMES = {
 
 
 def explain(size: Size, device: Device = None) -> Explanation:
-    """Would a block of this size be served now; if not, why, and what helps?
+    """Could an allocation of this size succeed now? If not, why, and what helps?
 
-    Nothing is allocated: the request is tried on a copy of the device's
-    blocks, for the current stream and for the scope that is open here: inside of
-    a layer other free memory is used than outside (lifetime classes). Other
+    Nothing is allocated. The request is tried on a copy of the device's blocks,
+    for the current stream and for the scope that is open on this thread: inside
+    a module other free memory is used than outside (lifetime classes). Other
     threads and processes go on meanwhile.
 
     Args:

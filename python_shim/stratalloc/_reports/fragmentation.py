@@ -27,12 +27,15 @@ class Hole:
     """Free bytes in a handle that something alive keeps.
 
     Attributes:
-      address: int, of the handle. bytes: int, of the handle.
-      free: int, bytes that cannot leave while `blocks` blocks live in it.
-      blocks: int.
-      owner, category: of the oldest of these blocks; block_bytes: its size.
-      age: operators that the device ran since it was handed out; None where
-        tiering is off, and nobody counts them.
+      address: of the handle.
+      bytes: of the handle.
+      free: bytes that cannot leave while `blocks` blocks live in it.
+      blocks: number of blocks.
+      owner: of the oldest of these blocks.
+      category: of the oldest of these blocks.
+      block_bytes: size of the oldest of these blocks.
+      age: operators that the device ran since that block was allocated; None
+        where tiering is off, because nothing counts them.
       lifetime: the class of the handle: unknown, persistent, gradient,
         optimizer or transient.
     """
@@ -53,15 +56,17 @@ class Fragmentation(Result):
 
     allocated + pending + stranded + releasable + in_private_pools = reserved.
 
-    Attributes, in bytes:
-      reserved, allocated: as torch has them.
-      rounding: of the allocated, what nobody asked for.
-      pending: freed, and other streams still use it.
-      stranded: free, in handles that something alive keeps; see holes.
-      separated: of the stranded, what it costs that lifetime classes have
-        handles of their own.
-      releasable: handles that are free as a whole: any request may have them,
-        and torch.cuda.empty_cache() gives them back.
+    Attributes:
+      device: index of the device.
+      reserved: bytes, as torch.cuda.memory_reserved() has them.
+      allocated: bytes, as torch.cuda.memory_allocated() has them.
+      rounding: allocated bytes beyond those that were requested.
+      pending: bytes that are freed, and that other streams still use.
+      stranded: free bytes in handles that live blocks keep; see `holes`.
+      separated: of the stranded, the bytes that it costs that lifetime classes
+        have handles of their own.
+      releasable: bytes of handles that are free as a whole: any request may
+        have them, and torch.cuda.empty_cache() gives them back.
       in_private_pools: the same, but of CUDA graphs' and MemPools' pools.
       holes: list of Hole, the most free bytes first.
     """
@@ -69,6 +74,8 @@ class Fragmentation(Result):
     _BYTES = ("reserved", "allocated", "rounding", "pending", "stranded",
               "separated", "releasable", "in_private_pools")
 
+    device: int
+    holes: list[Hole]
     reserved: int
     allocated: int
     rounding: int
@@ -157,9 +164,9 @@ def _about(hole):
 
 
 def fragmentation(device: Device = None) -> Fragmentation:
-    """What the device has reserved beside what is allocated, exactly, and why.
+    """Explains memory that is reserved and not allocated.
 
-    Looks at every block.
+    Exact. Walks all blocks of the device.
 
     Args:
       device: as torch takes it; None: the current one.

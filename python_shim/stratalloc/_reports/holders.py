@@ -29,7 +29,15 @@ _WHEN = {"now": "now", "peak": "at its peak",  # these of a recording:
 
 @dataclasses.dataclass(frozen=True)
 class Holder:
-    """One row: `bytes` on `tier`, in `count` blocks (None: not known)."""
+    """Memory of one owner and category on one tier.
+
+    Attributes:
+      name: the owner, as "GPT.layers.0"; by category or by line of code that.
+      category: of the memory, as scope() has them.
+      bytes: on `tier`.
+      count: blocks that the bytes are in; None: not known.
+      tier: "device", "host" or "disk"; in a Mark "all".
+    """
 
     name: str
     category: str
@@ -42,9 +50,9 @@ class Holders(Rows):
     """Rows that add up to `total` bytes of `device`, the largest first.
 
     Attributes:
-      total: int, bytes. At the peak: of the device alone.
+      total: bytes. At the peak: of the device alone.
       at: "now" or "peak".
-      device: int.
+      device: index of the device.
       rows: list of Holder.
 
     Also a mapping with the keys of to_dict(). str() is a tree for people, as

@@ -33,10 +33,16 @@ _NUMBER = re.compile(r"^([^./]+)#\d+(?=[./]|$)")
 
 @dataclasses.dataclass(frozen=True)
 class Leak:
-    """`bytes` and `count` (of blocks) that came from the first to the last of
-    the quarters that leaks() compares: fewer than in all of the steps.
+    """What one owner and category gained from step to step.
 
-    `per_step`: bytes, on average, rounded down.
+    Attributes:
+      name: the owner; of `sites` a line of user code.
+      category: of the memory, as scope() has them.
+      bytes: gained from the first to the last of the quarters that leaks()
+        compares: fewer than in all of the steps.
+      count: blocks gained between the same.
+      per_step: bytes per step, on average, rounded down.
+      tier: "all".
     """
 
     name: str
@@ -52,15 +58,20 @@ class Leaks(Rows, Started):
 
     Attributes:
       rows: list of Leak, the fastest first; of the steps seen so far.
-      total: int, bytes that the rows have gained.
+      total: bytes that the rows have gained.
       at: "the last n steps".
-      seen: int, steps so far, of which the last `steps` count.
+      device: as leaks() was given it.
+      seen: steps so far.
+      steps: of those the last so many count.
       sites: list of Leak whose names are lines of user code: where what grows
         was allocated, as far as it was sampled; a text that says so where sites
         are not recorded.
     """
 
     _row = Leak
+
+    steps: int
+    seen: int
 
     def __init__(self, steps: int, device: Device, hooked: bool) -> None:
         self.steps, self.device = steps, device

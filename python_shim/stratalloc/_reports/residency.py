@@ -18,8 +18,11 @@ class Residency(Result):
     """Bytes of an object on each tier; also a mapping with these keys.
 
     Attributes:
-      device, host, disk: int, bytes. They add up to the object's storages on
-        CUDA devices, each counted once.
+      device: bytes on CUDA devices.
+      host: bytes in host memory.
+      disk: bytes in the spill file.
+
+    They add up to the object's storages on CUDA devices, each counted once.
     """
 
     device: int

@@ -26,7 +26,7 @@ def pin(obj: object, by: str | None = None) -> int:
     of the caller.
 
     Pins are counted: unpin as often as pinned. They end with the memory: new
-    gradients after zero_grad() are not pinned. Memory that never leaves
+    gradients after optimizer.zero_grad() are not pinned. Memory that never leaves
     (activations, with tiering off everything) needs none and gets none.
 
     In the child of a fork it raises RuntimeError, as evict() and restore() do:

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
+import types
 
 import httpx2
 import pytest
@@ -28,6 +29,7 @@ sys.path.insert(0, str(_EXAMPLE))
 import batching
 import load
 import model
+import stratalloc
 import torch
 
 _PARAMETERS = 90852864  # bytes of all-MiniLM-L6-v2
@@ -204,6 +206,21 @@ def test_what_comes_meanwhile_goes_together():
         [[1]], [[1]], [[1], [2]], [[1], [2]], [[1]] * 6, [[1]]]
     assert held.calls == [["a"], ["b", "c", "cc"], ["d", "dd"], ["e"] * 6,
                           ["f"]]
+
+
+def test_closed_batcher_ends_its_callback(monkeypatch):
+    callbacks, ended = [], []
+
+    def on_oom(callback):
+        callbacks.append(callback)
+        return types.SimpleNamespace(close=lambda: ended.append(callback))
+
+    monkeypatch.setattr(stratalloc, "is_enabled", lambda: True)
+    monkeypatch.setattr(stratalloc, "on_oom", on_oom)
+    batcher = batching.Batcher(_Held())
+    assert len(callbacks) == 1 and ended == []
+    batcher.close()
+    assert ended == callbacks
 
 
 def test_who_is_refused_is_alone():

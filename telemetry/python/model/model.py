@@ -197,16 +197,48 @@ class Device:
 
 @dataclasses.dataclass(repr=False)
 class Run:
-    """See the module. Index 0 of scopes, sites and pools is "none"."""
+    """What one process did with memory, as a recording or a snapshot has it.
 
-    source: str = "stratalloc"  # or "torch"
-    started: int = 0  # ns since 1970
-    duration: int = 0  # ns
-    about: dict = dataclasses.field(default_factory=dict)  # versions, command
+    Index 0 of `scopes`, `sites` and `pools` is "none". Bytes and nanoseconds are
+    ints.
+
+    Attributes:
+      source: "stratalloc" or "torch".
+      started: nanoseconds since 1970.
+      duration: nanoseconds.
+      about: versions, and the command.
+      settings: of the allocator, by name.
+      devices: list of Device.
+      scopes: names of scopes.
+      classes: index of a scope -> name of its module's class.
+      sites: list of Site, lines of user code and frames of stacks.
+      pools: list of Pool.
+      threads: names of threads.
+      events: an array of EVENT, in the order in which they happened.
+      level: the telemetry level of the recording.
+      dropped: events that are missing: overwritten, without a ring, unknown.
+      left_out: of those: older than what the writer of this run keeps.
+      complete_from: nanoseconds since `started`; from then on none is missing.
+      names_lost: how many have a number in place of a name.
+      stacks_lost: allocations of which the line alone is known.
+      owners_said: its events say each change of a block's owner.
+      torn: recovered from a process that did not end by itself.
+      overhead: nanoseconds that recording took, as far as it was measured.
+      redacted: names are numbers.
+      ignored: unknown actions of a snapshot, and how many.
+      converted: gaps of the recording that the file was made of.
+      host_segments: of pinned memory, which is in no answer.
+      host_bytes: bytes of these.
+    """
+
+    source: str = "stratalloc"
+    started: int = 0
+    duration: int = 0
+    about: dict = dataclasses.field(default_factory=dict)
     settings: dict = dataclasses.field(default_factory=dict)
     devices: list = dataclasses.field(default_factory=list)
     scopes: list = dataclasses.field(default_factory=lambda: ["(no scope)"])
-    classes: dict = dataclasses.field(default_factory=dict)  # scope -> class
+    classes: dict = dataclasses.field(default_factory=dict)
     sites: list = dataclasses.field(
         default_factory=lambda: [Site("", 0, "(not known)")])
     pools: list = dataclasses.field(
@@ -215,18 +247,18 @@ class Run:
     events: np.ndarray = dataclasses.field(
         default_factory=lambda: np.empty(0, EVENT))
     level: str = "events"
-    dropped: int = 0  # events missing: overwritten, without a ring, unknown
-    left_out: int = 0  # of those: older than what whoever made this run keeps
-    complete_from: int = 0  # ns; from then on none is missing
-    names_lost: int = 0  # of what has a number in place of a name
-    stacks_lost: int = 0  # allocations of which the line alone is known
-    owners_said: bool = False  # its events say each change of a block's owner
-    torn: bool = False  # recovered from a process that did not end by itself
-    overhead: int = 0  # ns that recording took, as far as it was measured
+    dropped: int = 0
+    left_out: int = 0
+    complete_from: int = 0
+    names_lost: int = 0
+    stacks_lost: int = 0
+    owners_said: bool = False
+    torn: bool = False
+    overhead: int = 0
     redacted: bool = False
-    ignored: dict = dataclasses.field(default_factory=dict)  # unknown actions
-    converted: str = ""  # gaps of the recording that the file was made of
-    host_segments: int = 0  # of pinned memory, which is in no answer
+    ignored: dict = dataclasses.field(default_factory=dict)
+    converted: str = ""
+    host_segments: int = 0
     host_bytes: int = 0
 
     def __repr__(self):
