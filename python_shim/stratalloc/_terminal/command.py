@@ -43,12 +43,17 @@ def import_torch():
     try:
         import torch
     except ImportError as error:
-        from stratalloc._native import bridge as _bridge
-
-        raise CannotRunError(
-            f"stratalloc: torch cannot be imported ({error}); run `pip install "
-            f"{_bridge.requirement()}` for this Python") from None
+        raise no_torch(error) from None
     return torch
+
+
+def no_torch(error):
+    """The CannotRunError for a torch that cannot be imported."""
+    from stratalloc._native import bridge as _bridge
+
+    return CannotRunError(
+        f"stratalloc: torch cannot be imported ({error}); run `pip install "
+        f"{_bridge.requirement()}` for this Python")
 
 
 def size(option, text):

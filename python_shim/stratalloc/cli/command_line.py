@@ -72,6 +72,9 @@ def _refused(command, error):
                           UnsupportedTorchError)):
         _pipes.note(error)
         return EXIT_CANNOT
+    if isinstance(error, ModuleNotFoundError) and error.name == "torch":
+        _pipes.note(_command.no_torch(error))
+        return EXIT_CANNOT
     return None
 
 
