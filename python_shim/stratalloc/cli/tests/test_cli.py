@@ -177,42 +177,6 @@ def test_a_folder_is_no_script(tmp_path):
     assert (done.returncode, done.stdout) == (0, "as python does\n")
 
 
-_WITHOUT_TORCH = """
-import sys
-
-class NoTorch:
-    @staticmethod
-    def find_spec(name, path=None, target=None):
-        if name == "torch":
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-sys.meta_path.insert(0, NoTorch)
-from stratalloc.cli.command_line import main
-sys.exit(main(sys.argv[1:]))
-"""
-
-
-@pytest.mark.parametrize("command", ["run", "estimate", "demo"])
-def test_command_without_torch_says_what_to_install(tmp_path, command):
-    program = script(tmp_path, "print('it ran')")
-    arguments = {"run": ("--simulate", "64MiB", program),
-                 "estimate": ("--card", "a100", program), "demo": ()}[command]
-    done = programs.run("-c", _WITHOUT_TORCH, command, *map(str, arguments),
-                        fresh=True)
-    assert (done.returncode, done.stdout) == (3, "")
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("stratalloc: torch cannot be imported (No module "
-                           "named 'torch'); run `pip install "), line
-
-
-def test_program_without_torch_fails_as_under_python(tmp_path):
-    program = script(tmp_path, "import torch")
-    done = programs.run("-c", _WITHOUT_TORCH, "run", "--allocator", "native",
-                        str(program), fresh=True)
-    assert done.returncode == 1
-    assert done.stderr.endswith("No module named 'torch'\n"), done.stderr
-
-
 def test_version():
     from importlib import metadata
 
