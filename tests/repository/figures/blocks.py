@@ -63,20 +63,32 @@ def _means(traces: dict) -> dict[str, float]:
         for by in traces.values()) for name in ALLOCATORS}
 
 
+# Jobs of the first page's table: what it calls them.
+_FIRST_PAGE = {"llama": "training", "generation": "inference"}
+
+
 def first_page(measured: dict) -> Iterator[str]:
-    """Of the same, in two sentences."""
+    """Peaks of one training and one inference job, and of all of them."""
     traces = measured["traces"]
+    names = ("native", "expandable", "tiered")
+    yield ("| replayed on the simulated H200 | PyTorch | expandable segments "
+           "| stratalloc |")
+    yield "|---|---|---|---|"
+    for trace, kind in _FIRST_PAGE.items():
+        peaks = (traces[trace][name]["reserved"] / 2**30 for name in names)
+        times = (_later(traces[trace], name) for name in names)
+        yield f"| {kind} ({trace}): peak, time of a call | " + " | ".join(
+            f"{peak:.2f} GiB, {ns:.0f} ns"
+            for peak, ns in zip(peaks, times)) + " |"
     means = _means(traces)
+    yield (f"| reserved / allocated at the peak, {len(traces)} jobs | "
+           + " | ".join(f"{means[name]:.2f}" for name in names) + " |")
     above = [by["tiered"]["reserved"] / _least(by) - 1
              for by in traces.values() if by["tiered"]["reserved"] > _least(by)]
-    yield from _text(
-        f"Memory at the peak: in {len(traces)} recorded jobs, replayed on the "
-        f"simulated H200, reserved memory is {means['tiered']:.2f} times "
-        "allocated memory (geometric mean), under PyTorch's allocator "
-        f"{means['native']:.2f} times, with expandable segments "
-        f"{means['expandable']:.2f} times. The peak exceeds the smaller of "
-        f"these two in {len(above)} jobs"
-        + (f", by {100 * max(above):.1f} % at most." if above else "."))
+    yield ""
+    yield (f"The peak exceeds the smaller of the other two in {len(above)} of "
+           f"{len(traces)} jobs"
+           + (f", by {100 * max(above):.1f} % at most." if above else "."))
 
 
 def replay(measured: dict) -> Iterator[str]:

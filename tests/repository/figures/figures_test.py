@@ -57,13 +57,26 @@ class FiguresTest(unittest.TestCase):
             "above the smaller native's: none."), said)
 
     def test_first_page_counts_peaks_above_the_smaller_native(self):
-        traces = {"one": {name: _replayed(9) for name in blocks.ALLOCATORS}}
-        said = " ".join(blocks.first_page({"traces": traces}))
-        self.assertIn("is 1.50 times allocated memory", said)
-        self.assertTrue(said.endswith("in 0 jobs."), said)
-        traces["two"] = {**traces["one"], "tiered": _replayed(12)}
-        said = " ".join(blocks.first_page({"traces": traces}))
-        self.assertTrue(said.endswith("in 1 jobs, by 33.3 % at most."), said)
+        traces = {trace: {name: _replayed(9) for name in blocks.ALLOCATORS}
+                  for trace in ("llama", "generation")}
+        *_, means, _, last = blocks.first_page({"traces": traces})
+        self.assertEqual(means, "| reserved / allocated at the peak, 2 jobs | "
+                                "1.50 | 1.50 | 1.50 |")
+        self.assertTrue(last.endswith("in 0 of 2 jobs."), last)
+        traces["two"] = {**traces["llama"], "tiered": _replayed(12)}
+        *_, last = blocks.first_page({"traces": traces})
+        self.assertTrue(last.endswith("in 1 of 3 jobs, by 33.3 % at most."),
+                        last)
+
+    def test_first_page_shows_peak_and_time_of_both_jobs(self):
+        traces = {trace: {name: _replayed(9, later=50.0)
+                          for name in blocks.ALLOCATORS}
+                  for trace in ("llama", "generation")}
+        traces["llama"]["tiered"]["reserved"] = 3 << 29
+        lines = list(blocks.first_page({"traces": traces}))
+        self.assertIn("1.50 GiB, 150 ns |", lines[2])
+        self.assertTrue(lines[2].startswith("| training (llama): "), lines[2])
+        self.assertIn("inference (generation): ", lines[3])
 
     def test_what_was_written_was_checked_and_what_was_read_was_not(self):
         measured = {
