@@ -34,6 +34,7 @@ from torch.nn.modules import module as _torch_module
 
 from stratalloc._hooks.compiled_backward import CompiledBackward
 from stratalloc._native import bridge as _bridge
+from stratalloc._native import older_spellings as _older_spellings
 from stratalloc._native import stack as _stack
 from stratalloc._native import state as _state
 from stratalloc._native import storages as _storages
@@ -350,9 +351,10 @@ def scopes_below(model):
     return found
 
 
-def annotate(tensor: torch.Tensor, name: str,
+@_older_spellings.keyword("name", "scope")
+def annotate(tensor: torch.Tensor, scope: str,
              category: Category | None = None) -> int:
-    """Charges the memory of `tensor` to the scope `name` until it is freed.
+    """Charges the memory of `tensor` to `scope` until it is freed.
 
     For a cache, a pool of buffers, or a part of what a module or an optimizer
     owns. This owner is kept until the tensor is freed. All of the storage moves,
@@ -363,7 +365,8 @@ def annotate(tensor: torch.Tensor, name: str,
 
     Args:
       tensor: on a CUDA device; others have nothing to charge.
-      name: str, a scope's; as in stratalloc.scope, but a whole path.
+      scope: a whole path, with the rules of stratalloc.scope for its names.
+        As a keyword it may be `name`, the earlier spelling.
       category: as in stratalloc.scope; None: as it was.
 
     Returns: the bytes that were charged, 0 of a tensor that has none of ours.
@@ -373,15 +376,15 @@ def annotate(tensor: torch.Tensor, name: str,
     if not isinstance(tensor, torch.Tensor):
         raise TypeError("stratalloc.annotate: tensor must be a torch.Tensor, "
                         f"not {type(tensor).__name__}")
-    _scope_names.check("annotate", name)
+    _scope_names.check("annotate", scope)
     number = _scope_names.category("annotate", category)
     if not _bridge.loaded():
         return 0  # no memory is ours
     functions = _stack.functions()
-    scope = functions.intern(name)
+    number_of_scope = functions.intern(scope)
     storages = _storages.of(tensor)
     if _installed is not None:  # before: a report may come between
         _installed.owners.annotated.add(tensor)
     return sum(size for _, address, size in storages
-               if size and functions.relabel(address, size, scope,
+               if size and functions.relabel(address, size, number_of_scope,
                                              -1 if number is None else number))

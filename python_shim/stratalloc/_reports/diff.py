@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 from stratalloc._native import core as _core
+from stratalloc._native import older_spellings
 from stratalloc._native import state as _state
 from stratalloc._native.argument_types import Device
 from stratalloc._ownership import sites as _sites
@@ -106,12 +107,12 @@ class Growth(Rows):
     total: int
 
     def __init__(self, at: str, device: int, rows: Iterable[Change],
-                 by: str = "module") -> None:
+                 by: str = "owner") -> None:
         self.at, self.device = at, device
         self.rows = sorted(rows, key=lambda row: (
             -row.bytes, _table.natural(row.name), row.category))
         self.total = sum(row.bytes for row in self.rows)
-        self._is_tree = by == "module"
+        self._is_tree = by == "owner"
 
     def _page(self, depth=None, all=False, **how):  # noqa: A002
         said = (f"{signed(self.total)} from {self.at} on device "
@@ -182,14 +183,15 @@ def by_owner(rows):
 
 
 def diff(a: Mark, b: Mark | None = None,
-         by: Literal["module", "site"] = "module") -> Growth:
+         by: Literal["owner", "site", "module"] = "owner") -> Growth:
     """What changed from mark `a` to mark `b`.
 
     Args:
       a: Mark. b: Mark of the same device; None: now.
-      by: "module": a row per owner and category. "site": per line of user code
-        and category, of the blocks that were sampled, and the rest as "(not
-        sampled)"; one row that says so where sites were not recorded.
+      by: "owner": a row per owner and category; "module" is its earlier
+        spelling. "site": per line of user code and category, of the blocks that
+        were sampled, and the rest as "(not sampled)"; one row that says so where
+        sites were not recorded.
 
     Returns: Growth; rows add up to b.total - a.total, by site too unless others
     allocate while a mark is made. What moved to another tier has not changed.
@@ -199,9 +201,10 @@ def diff(a: Mark, b: Mark | None = None,
       TypeError: a or b is no Mark.
       ValueError: they are of different devices, or by is none of these.
     """
-    if by not in ("module", "site"):
+    by = older_spellings.by(by)
+    if by not in ("owner", "site"):
         raise ValueError(f"stratalloc.diff: by={by!r} does not exist; use "
-                         "module or site")
+                         "owner or site")
     for each in (a,) if b is None else (a, b):
         if not isinstance(each, Mark):
             raise TypeError(f"stratalloc.diff: {each!r} is no mark; use what "
@@ -213,7 +216,7 @@ def diff(a: Mark, b: Mark | None = None,
         raise ValueError(f"stratalloc.diff: {a.name!r} is of device {a.device} "
                          f"and {b.name!r} of device {b.device}; mark the same "
                          "device twice")
-    if by == "module":
+    if by == "owner":
         rows = _changes(a.held, b.held)
     elif a.sites is None or b.sites is None:
         rows = _changes({_NOBODY: _sum(a.held)}, {_NOBODY: _sum(b.held)})

@@ -9,6 +9,7 @@ from typing import Literal
 
 from stratalloc._native import core as _core
 from stratalloc._native import stack as _stack
+from stratalloc._native import older_spellings
 from stratalloc._native import state as _state
 from stratalloc._native.argument_types import Device
 from stratalloc._native.device_metrics import TIERS
@@ -21,7 +22,7 @@ from stratalloc._rendering.result import Rows
 from stratalloc._reports import reports as _reports
 from stratalloc._tiering import tiers as _tiers
 
-_BY = ("module", "category", "site", "tensor")
+_BY = ("owner", "category", "site", "tensor")
 _AT = ("now", "peak")
 _WHEN = {"now": "now", "peak": "at its peak",  # these of a recording:
          "start": "at its start", "end": "at its end"}
@@ -65,11 +66,11 @@ class Holders(Rows):
     rows: list[Holder]
 
     def __init__(self, total: int, at: str, device: int,
-                 rows: Iterable[Holder], by: str = "module") -> None:
+                 rows: Iterable[Holder], by: str = "owner") -> None:
         self.total, self.at, self.device = total, at, device
         self.rows = sorted(rows, key=lambda row: (
             -row.bytes, _table.natural(row.name), row.category, row.tier))
-        self._is_tree = by in ("module", "tensor")
+        self._is_tree = by in ("owner", "tensor")
         self._is_drawn = by != "category"  # a list of which is its own bars
 
     def _page(self, depth=None, all=False, **how):  # noqa: A002
@@ -103,19 +104,20 @@ class Holders(Rows):
                 f"{self.total} bytes in {len(self.rows)} rows>")
 
 
-def holders(by: Literal["module", "category", "site", "tensor"] = "module",
+def holders(by: Literal["owner", "category", "site", "tensor",
+                        "module"] = "owner",
             at: Literal["now", "peak"] = "now",
             device: Device = None) -> Holders:
     """Who holds memory.
 
     Args:
-      by: "module": a row per owner, category and tier. "category": a row per
-        category and tier. "tensor": now only; parameters, buffers and
-        optimizer state by name, the rest, gradients too, by owner. "site": now only; a
-        row per line of user code, category and tier, of the blocks that were
-        sampled (those of 64 KiB or more all are), and the rest as "(not
-        sampled)". Recorded from enable(telemetry="callsites") on; where they
-        are not one row says so.
+      by: "owner": a row per owner, category and tier; "module" is its earlier
+        spelling. "category": a row per category and tier. "tensor": now only;
+        parameters, buffers and optimizer state by name, the rest, gradients
+        too, by owner. "site": now only; a row per line of user code, category
+        and tier, of the blocks that were sampled (those of 64 KiB or more all
+        are), and the rest as "(not sampled)". Recorded from
+        enable(telemetry="callsites") on; where they are not one row says so.
       at: "now", on all tiers; or "peak": what the device held when that was
         the most since the start or reset_peak(). The peak's rows have the owners
         and categories of that moment: a gradient that was named later is where
@@ -131,6 +133,7 @@ def holders(by: Literal["module", "category", "site", "tensor"] = "module",
         sites, or the device is none of this machine's CUDA devices.
       NotEnabledError: before enable().
     """
+    by = older_spellings.by(by)
     if by not in _BY:
         raise ValueError(f"stratalloc.holders: by={by!r} does not exist; use "
                          f"one of {', '.join(_BY)}")
@@ -139,11 +142,11 @@ def holders(by: Literal["module", "category", "site", "tensor"] = "module",
                          "now or peak")
     if by == "tensor" and at == "peak":
         raise ValueError("stratalloc.holders: tensors of the peak are gone; "
-                         "use by=\"module\", or at=\"now\"")
+                         "use by=\"owner\", or at=\"now\"")
     if by == "site" and at == "peak":
         raise ValueError("stratalloc.holders: a block keeps its site only "
                          "while it lives, so nobody knows the peak's; use "
-                         "at=\"now\" near the peak, or by=\"module\"")
+                         "at=\"now\" near the peak, or by=\"owner\"")
     values = _reports.held(device)
     if not values:  # before the first use of CUDA
         return Holders(0, at, 0, [], by)

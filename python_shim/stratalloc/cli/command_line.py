@@ -82,15 +82,15 @@ def _refused(command, error):
 _OF_FILES = {
     "convert": "write a recording in a format of another tool",
     "validate": "say what is wrong with a recording or a converted file",
-    "summary": "what a recorded run was, on a page",
-    "tree": "who held memory in a recorded run, by layer",
-    "peak": "who held memory when most of it was allocated",
-    "diff": "who held more in one recording than in another",
-    "leaks": "who held more after every step of a recorded run",
+    "summary": "describe a recording on a page",
+    "tree": "memory by owner in a recording",
+    "peak": "memory by owner when most of it was allocated",
+    "diff": "memory that one recording has more than another, by owner",
+    "leaks": "owners that hold more after every step of a recording",
     "report": "write a page for a browser of all that a recording tells",
     "recover": "make a recording of what a killed program left",
     "metrics": "merge the metrics of several processes, by rank",
-    "fit": "would a recorded run fit a card of another size",
+    "fit": "whether a recording fits a card of another size",
 }
 
 
@@ -208,7 +208,7 @@ def _add_run(commands):
                         "PORT (0: a free one; of a rank of torchrun: PORT + "
                         "LOCAL_RANK)")
     parser.add_argument("--redact", action="store_true",
-                        help="no names of layers, files and the command in "
+                        help="no names of scopes, files and the command in "
                         "the recording")
     parser.add_argument("--live", action="store_true",
                         help="live lines below what the program writes to the "
@@ -241,7 +241,7 @@ def _add_target(parser):
 def _add_estimate(commands):
     parser = commands.add_parser(
         "estimate", epilog=_EPILOG, allow_abbrev=False,
-        help="what a script needs on a card, by layer, without the card",
+        help="what a script needs on a card, by owner, without the card",
         usage="stratalloc estimate --card NAME [options] (script.py | "
         "-m module) [args ...]")
     _add_card(parser)
@@ -249,7 +249,7 @@ def _add_estimate(commands):
                         help="on: compute, too, for scripts that decide by "
                         "values (off)")
     _add_lines(parser)
-    _add_json(parser, "peaks by layer")
+    _add_json(parser, "peaks by owner")
     parser.add_argument("-m", dest="module", action="store_true",
                         help="the target is a module name, as in python -m")
     _add_target(parser)

@@ -14,6 +14,7 @@ import typing
 
 import typer
 
+from stratalloc._native import older_spellings
 from stratalloc._rendering.table import printable
 from stratalloc._terminal import command as _command
 from stratalloc._terminal.command import (EXIT_CANNOT, EXIT_FAILED, EXIT_OK,
@@ -31,7 +32,7 @@ app = typer.Typer(add_completion=False, no_args_is_help=True,
 _USAGE = typer.BadParameter.__mro__[1]
 
 Format = enum.Enum("Format", {name: name for name in formats.FORMATS})
-By = enum.Enum("By", {name: name for name in ("module", "category", "site")})
+_ROWS = ("owner", "category", "site")
 At = enum.Enum("At", {name: name for name in ("peak", "start", "end")})
 
 _File = typing.Annotated[str, typer.Argument(
@@ -39,8 +40,19 @@ _File = typing.Annotated[str, typer.Argument(
 _Json = typing.Annotated[str, typer.Option(
     "--json", metavar="FILE", help="the answer as JSON to FILE (- = stdout)")]
 _Device = typing.Annotated[int, typer.Option(
-    help="the GPU's number; else the one that held most")]
-_By = typing.Annotated[By, typer.Option(help="what rows are")]
+    help="index of the device; else the one that held most")]
+
+
+def _by(given: str) -> str:
+    by = older_spellings.by(given)
+    if by not in _ROWS:
+        raise typer.BadParameter(
+            f"{given!r} is not one of {', '.join(map(repr, _ROWS))}.")
+    return by
+
+
+_By = typing.Annotated[str, typer.Option(
+    help="what rows are", metavar="|".join(_ROWS), callback=_by)]
 _All = typing.Annotated[bool, typer.Option("--all", help="all lines")]
 _Depth = typing.Annotated[int, typer.Option(
     min=0, metavar="N", help="N levels of the tree, with all of their lines")]
@@ -230,53 +242,54 @@ def summary(file: _File, json: _Json = None):
 
 
 @app.command()
-def tree(file: _File, at: At = At.peak, by: _By = By.module,
+def tree(file: _File, at: At = At.peak, by: _By = "owner",
          device: _Device = None, depth: _Depth = None, all: _All = False,  # noqa: A002
          json: _Json = None):
-    """Who held memory, by layer."""
+    """Memory by owner in a recording."""
     from stratalloc.telemetry.analysis import owners
 
     result = result_file(json, file)
     run = _load_to_answer(file)
-    _tell(owners.tree(run, _in(run, device), at.value, by.value), result, [run],
+    _tell(owners.tree(run, _in(run, device), at.value, by), result, [run],
           depth, all)
 
 
 @app.command()
-def peak(file: _File, by: _By = By.module, device: _Device = None,
+def peak(file: _File, by: _By = "owner", device: _Device = None,
          depth: _Depth = None, all: _All = False, json: _Json = None):  # noqa: A002
-    """Who held memory when most of it was allocated."""
+    """Memory by owner when most of it was allocated."""
     from stratalloc.telemetry.analysis import owners
 
     result = result_file(json, file)
     run = _load_to_answer(file)
-    _tell(owners.peak(run, _in(run, device), by.value), result, [run], depth,
+    _tell(owners.peak(run, _in(run, device), by), result, [run], depth,
           all)
 
 
 @app.command()
-def diff(a: _File, b: _File, at: At = At.peak, by: _By = By.module,
+def diff(a: _File, b: _File, at: At = At.peak, by: _By = "owner",
          device: _Device = None, depth: _Depth = None, all: _All = False,  # noqa: A002
          json: _Json = None):
-    """Who held more in the second file than in the first."""
+    """Memory that the second file has more than the first, by owner."""
     from stratalloc.telemetry.analysis import owners
 
     result = result_file(json, a, b)
     first, second = _load_to_answer(a), _load_to_answer(b)
     _in(first, device)
-    _tell(owners.diff(first, second, _in(second, device), at.value, by.value),
+    _tell(owners.diff(first, second, _in(second, device), at.value, by),
           result, [first, second], depth, all)
 
 
 @app.command()
-def leaks(file: _File, by: _By = By.module, device: _Device = None,
+def leaks(file: _File, by: _By = "owner", device: _Device = None,
           depth: _Depth = None, all: _All = False, json: _Json = None):  # noqa: A002
-    """Who held more after every step: marks, or ranges of record_function."""
+    """Owners that hold more after every step: marks, or ranges of
+    record_function."""
     from stratalloc.telemetry.analysis import owners
 
     result = result_file(json, file)
     run = _load_to_answer(file)
-    _tell(owners.leaks(run, _in(run, device), by.value), result, [run], depth,
+    _tell(owners.leaks(run, _in(run, device), by), result, [run], depth,
           all)
 
 

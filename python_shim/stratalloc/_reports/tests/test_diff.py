@@ -38,6 +38,19 @@ def named(rows, root):
             if row.name.split(".")[0] == root}
 
 
+def test_diff_by_module_is_that_by_owner():
+    before = stratalloc.mark()
+    model = net("Spelt")
+    after = stratalloc.mark()
+    earlier = stratalloc.diff(before, after, by="module")
+    assert earlier.rows and earlier.rows == stratalloc.diff(
+        before, after, by="owner").rows
+    assert earlier.text() == stratalloc.diff(before, after).text()
+    with pytest.raises(ValueError, match="owner or site"):
+        stratalloc.diff(before, after, by="category")
+    del model
+
+
 def test_a_diff_adds_up_and_names_who_grew():
     model = net("Grew")
     gc.collect()

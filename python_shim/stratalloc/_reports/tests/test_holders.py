@@ -284,6 +284,16 @@ def test_annotate_charges_a_storage():
         stratalloc.annotate("cache", "kv")
 
 
+def test_annotate_accepts_the_earlier_keyword():
+    cache = torch.empty(1024, device="cuda")
+    assert stratalloc.annotate(cache, name="Earlier.kv") == 4096
+    assert "Earlier.kv" in {row.name for row in stratalloc.holders().rows}
+    assert stratalloc.annotate(tensor=cache, scope="Later.kv") == 4096
+    assert "Later.kv" in {row.name for row in stratalloc.holders().rows}
+    with pytest.raises(TypeError, match="name is the earlier spelling of scope"):
+        stratalloc.annotate(cache, scope="Later.kv", name="Earlier.kv")
+
+
 def test_what_was_annotated_stays_so():
     """Reports, steps and watch() know better owners, and leave it."""
     model = net("Kept", layers=2)
@@ -342,6 +352,18 @@ def test_an_annotation_ends_with_its_storage():
     assert address in [each.data_ptr() for each in model.parameters()]
     assert rows("Ended") == {}
     assert total("Heir", "parameter") == 4 * WEIGHT
+
+
+@pytest.mark.parametrize("at", ["now", "peak"])
+def test_holders_by_module_are_those_by_owner(at):
+    model = net("Spelt")
+    earlier = stratalloc.holders(by="module", at=at)
+    assert earlier.rows and earlier.rows == stratalloc.holders(
+        by="owner", at=at).rows == stratalloc.holders(at=at).rows
+    assert earlier.text() == stratalloc.holders(at=at).text()
+    with pytest.raises(ValueError, match="owner, category, site, tensor"):
+        stratalloc.holders(by="modul", at=at)
+    del model
 
 
 def test_results_are_dicts_and_text():

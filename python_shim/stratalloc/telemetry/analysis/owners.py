@@ -8,6 +8,7 @@ import dataclasses
 
 import numpy as np
 
+from stratalloc._native import older_spellings
 from stratalloc._rendering.page import Page
 from stratalloc._rendering.result import Rows
 from stratalloc._reports import diff as _diff
@@ -18,20 +19,22 @@ from stratalloc.telemetry import model, progress, replay
 from stratalloc.telemetry.analysis import steps
 from stratalloc.telemetry.analysis.lines import line
 
-BY = ("module", "category", "site")
+BY = ("owner", "category", "site")
 
 
-def tree(run, device=None, at="peak", by="module"):
+def tree(run, device=None, at="peak", by="owner"):
     """Holders of a device.
 
     Args:
       device: None: the one that held most.
       at: "peak", "start", "end", or the index of an event.
-      by: "module", "category" or "site".
+      by: "owner", "category" or "site"; "module", of earlier versions, is
+        "owner".
 
     Raises:
       ValueError: at or by cannot be.
     """
+    by = older_spellings.by(by)
     walked = _walked(run, device)
     moment = _moment(walked, at)
     held = _named(walked, walked.holders(moment), by)
@@ -41,15 +44,15 @@ def tree(run, device=None, at="peak", by="module"):
                             walked.index, rows, by)
 
 
-def peak(run, device=None, by="module"):
+def peak(run, device=None, by="owner"):
     """tree() at the peak."""
     return tree(run, device, "peak", by)
 
 
-def diff(a, b, device=None, at="peak", by="module"):
+def diff(a, b, device=None, at="peak", by="owner"):
     """What `b` holds more than `a`, two runs, or two moments of one:
     diff((run, 10), (run, 900)). Rows add up to the difference."""
-    sides = []
+    by, sides = older_spellings.by(by), []
     for one in (a, b):
         run, moment = one if isinstance(one, tuple) else (one, at)
         walked = _walked(run, device)
@@ -95,8 +98,9 @@ class Leaks(Rows):
             depth, all, **how)
 
 
-def leaks(run, device=None, by="module"):
+def leaks(run, device=None, by="owner"):
     """Owners that hold more after each step; steps.of() says what a step is."""
+    by = older_spellings.by(by)
     walked = _walked(run, device)
     found = steps.of(run)
     moments, count = found.moments, len(found.moments)
@@ -139,7 +143,7 @@ def _moment(walked, at):
 def _held(walked, moment, by):
     """_named() of the holders at a moment. Sites apart, which are many: by
     columns."""
-    if by not in ("module", "category"):
+    if by not in ("owner", "category"):
         return _named(walked, walked.holders(moment), by)
     which = walked.live(moment)
     scope, category = walked.owners(which, moment)

@@ -32,7 +32,7 @@ def test_a_tree_has_the_models_holders(seed, steps):
     assert {(row.name, row.category): row.bytes
             for row in found.rows} == wanted
     assert found.total == sum(row.bytes for row in found.rows)
-    for by in owners.BY:
+    for by in (*owners.BY, "module"):
         assert sum(row.bytes for row in owners.peak(run, by=by).rows) == max(
             (one[0] for one in maker.sums), default=0)
 

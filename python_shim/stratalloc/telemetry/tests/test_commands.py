@@ -74,6 +74,18 @@ def test_a_tree_adds_up(capfd, file):
             row["bytes"] for row in found["rows"])
 
 
+@pytest.mark.parametrize("command", ["tree", "peak", "leaks", "diff"])
+def test_rows_by_module_are_those_by_owner(capfd, file, command):
+    files = [file] * (2 if command == "diff" else 1)
+    code, out, error = run(capfd, command, *files, "--by", "owner")
+    assert (code, error) == (0, "") and out
+    assert run(capfd, command, *files) == (0, out, "")
+    assert run(capfd, command, *files, "--by", "module") == (0, out, "")
+    code, out, error = run(capfd, command, *files, "--by", "layer")
+    assert (code, out) == (2, "")
+    assert "'layer' is not one of 'owner', 'category', 'site'" in error
+
+
 def test_too_few_steps_are_not_nothing_that_grows(capfd, file):
     _, out, _ = run(capfd, "leaks", file)
     assert "12 steps are needed to see what grows" in out and "nothing grows" not in out
