@@ -45,13 +45,14 @@ def run(*arguments, env=None, cwd=None, merged=False, fresh=False,
     """The ended `python ARGUMENTS`, as subprocess.run(text=True) gives it.
 
     The arguments begin with "-c", "-m" or a path. `env` is the whole
-    environment. `merged`: standard output has standard error as well. Raises
-    subprocess.TimeoutExpired after `timeout` seconds.
+    environment. `merged`: standard output has standard error as well, line by
+    line as on a terminal. Raises subprocess.TimeoutExpired after `timeout`
+    seconds.
     """
     values = {key: value for key, value in (env or os.environ).items()
               if key != _SOCKET}
     arguments = [os.fspath(one) for one in arguments]
-    command = [sys.executable, *arguments]
+    command = [sys.executable, *(["-u"] if merged else []), *arguments]
     if fresh or _SOCKET not in os.environ or "STRATALLOC" in values:
         return subprocess.run(
             command, env=values, cwd=cwd, stdin=subprocess.DEVNULL,
@@ -64,7 +65,7 @@ def run(*arguments, env=None, cwd=None, merged=False, fresh=False,
         out, errors = (stack.enter_context(open(os.memfd_create(name), "w+"))
                        for name in ("out", "errors"))
         code = _ask({"arguments": arguments, "env": values, "timeout": timeout,
-                     "cwd": os.path.abspath(cwd or os.getcwd())},
+                     "cwd": os.path.abspath(cwd or os.getcwd()), "lines": merged},
                     [out.fileno(), (out if merged else errors).fileno()])
         texts = [_text(file) for file in (out, errors)]
     if code is None:
@@ -147,6 +148,8 @@ def begin(request):
     os.environ.clear()
     os.environ.update(request["env"])
     os.chdir(request["cwd"])
+    if request["lines"]:
+        sys.stdout.reconfigure(line_buffering=True)
     kind, *arguments = request["arguments"]
     main = types.ModuleType("__main__")
     main.__builtins__ = builtins

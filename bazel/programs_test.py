@@ -81,6 +81,15 @@ def test_module_of_program_is_run(fresh, tmp_path):
     assert done.stdout == f"__main__ ['{tmp_path}/named.py', 'x']\n"
 
 
+@_BOTH
+def test_merged_lines_of_print_are_in_their_order(fresh):
+    done = programs.run(
+        "-c", "import sys\nfor i in range(4):\n"
+        "    print(i, file=sys.stderr if i % 2 else sys.stdout)", merged=True,
+        fresh=fresh)
+    assert done.stdout == "0\n1\n2\n3\n"
+
+
 def test_merged_output_is_in_the_order_of_writing():
     done = programs.run("-c", "import os\nfor i in range(4):\n"
                         "    os.write(1 + i % 2, b'%d' % i)", merged=True)

@@ -89,4 +89,5 @@ VALUES = ("found", "losses", "model", "p", "x", "tracer", "mem", "module", "work
 SPANS_LEFT = {
     "AddmmBackward0 (backward)": "a name in an answer",
     "stratalloc.simulated_device": "a group of entry points",
+    "stratalloc.NAME": "a pattern",
 }
