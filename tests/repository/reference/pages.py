@@ -108,8 +108,12 @@ def _commands() -> types.ModuleType:
     for verb in ("", *verbs):
         output = io.StringIO()
         with contextlib.redirect_stdout(output), _columns(80):
-            with contextlib.suppress(SystemExit):
-                command_line.main([*verb.split(), "--help"])
+            try:
+                code = command_line.main([*verb.split(), "--help"])
+            except SystemExit as end:
+                code = end.code
+        if code:
+            raise RuntimeError(f"stratalloc {verb} --help ended with {code}")
         title = f"stratalloc {verb}".strip()
         parts.append(f"## {title}\n\n```text\n{output.getvalue()}```")
     page.__doc__ = "\n\n".join(parts)

@@ -9,6 +9,7 @@ import sys
 import pdoc.doc
 import pytest
 import stratalloc
+from stratalloc.cli import command_line
 
 from tests.repository.reference import pages, problems
 
@@ -70,6 +71,12 @@ def test_verb_has_its_help(built, verb):
     assert section.split("```text\n")[1].lower().startswith(
         f"usage: stratalloc {verb} ")
     assert len(section.splitlines()) > 5
+
+
+def test_verb_whose_help_fails_is_an_error(monkeypatch):
+    monkeypatch.setattr(command_line, "main", lambda argv: 3)
+    with pytest.raises(RuntimeError, match="--help ended with 3"):
+        pages.modules()
 
 
 def test_reference_has_no_problem(built):
