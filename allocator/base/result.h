@@ -24,13 +24,13 @@ enum class ErrorCode : std::uint8_t {
   kShutdown,         // the engine is off (after fork, at exit)
   kNotReady,         // CUDA answered that work of the device is in the way: ask
                      // again once it is over (DeviceAllocator::WhenReady)
-  kOusted,   // for want of memory what an operator under way uses cannot
-             // come back: kOutOfMemory to whoever runs it, but not to
-             // its kernel, which may go on after that another way
+  kOusted,    // for want of memory what an operator under way uses cannot
+              // come back: kOutOfMemory to whoever runs it, but not to
+              // its kernel, which may go on after that another way
   kRejected,  // kOutOfMemory to the caller: the request was refused and would
               // exceed the program's share (throw_on_cudamalloc_oom)
-  kLimited,  // a scope may not own so much: kOutOfMemory to whoever asked, and
-             // nothing that the device does would change it
+  kLimited,   // a scope may not own so much: kOutOfMemory to whoever asked, and
+              // nothing that the device does would change it
 };
 
 // `message` says what happened, why, and what to do next, in one or two

@@ -21,7 +21,8 @@ extern const bool has_steady_counter;
 }  // namespace internal
 
 inline std::uint64_t NowTicks() {
-  if (__builtin_expect(internal::has_steady_counter, 1)) return __builtin_ia32_rdtsc();
+  if (__builtin_expect(internal::has_steady_counter, 1))
+    return __builtin_ia32_rdtsc();
   return static_cast<std::uint64_t>(NowNs());
 }
 

@@ -4,8 +4,8 @@
  * stratalloc_metrics (c_api.h), read by Python
  * (stratalloc/_native/device_metrics.py), which has the same fields in the same
  * order and refuses another `size`. Bytes, counts and nanoseconds; what "only
- * grows" falls to 0 where the program resets torch's accumulated statistics, and
- * never else.
+ * grows" falls to 0 where the program resets torch's accumulated statistics,
+ * and never else.
  */
 #ifndef STRATALLOC_PYTHON_SHIM_C_API_DEVICE_METRICS_H_
 #define STRATALLOC_PYTHON_SHIM_C_API_DEVICE_METRICS_H_

@@ -72,7 +72,8 @@ class Core {
   Result<DeviceAllocator*> Device(int index) const;
   // The same, but nullptr for one that is not opened, which stays so.
   Result<DeviceAllocator*> Opened(int index) const;
-  // The device that holds `address`; nullptr if none does, and in a forked child.
+  // The device that holds `address`; nullptr if none does, and in a forked
+  // child.
   DeviceAllocator* OwnerOf(Address address) const {
     return abandoned() ? nullptr : Allocator::Get().FindByAddress(address);
   }

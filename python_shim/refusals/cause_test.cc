@@ -122,8 +122,9 @@ TEST(RefusalCause, RequestAboveTheCardIsCalledThat) {
             "The tensor is larger than the card: use a smaller batch, a "
             "smaller dtype or smaller parts. No setting helps.");
   facts.is_operator = true;
-  EXPECT_THAT(Text(facts), StartsWith("Its operands, in whole pages, are larger "
-                                      "than the card: "));
+  EXPECT_THAT(Text(facts),
+              StartsWith("Its operands, in whole pages, are larger "
+                         "than the card: "));
 }
 
 TEST(RefusalCause, RequestAboveALimitNamesTheLimit) {

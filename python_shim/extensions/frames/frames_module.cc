@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The Python extension `stratalloc._native._frames`: finds the line of user code
-// that a thread runs (user_line.h), for mallocs that are sampled, and its whole
-// stack (call_stack.h).
+// The Python extension `stratalloc._native._frames`: finds the line of user
+// code that a thread runs (user_line.h), for mallocs that are sampled, and its
+// whole stack (call_stack.h).
 //
 //   begin(libraries, package)   the core asks from now on
 //   end()              nobody asks any more, and nobody is on the way

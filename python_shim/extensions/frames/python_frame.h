@@ -2,10 +2,10 @@
 // A frame of Python's, looked at through the limited API: whose code it runs,
 // who called it, and what it is called ("file:line function").
 //
-// A library is a directory (SetLibraries; stratalloc/_ownership/sites.py knows them), and
-// what is in it or below it. Code without a file ("<string>", "<stdin>") is of
-// the module in whose globals it runs, by that one's __file__; where there is
-// none it is the user's. Frozen modules are the interpreter's.
+// A library is a directory (SetLibraries; stratalloc/_ownership/sites.py knows
+// them), and what is in it or below it. Code without a file ("<string>",
+// "<stdin>") is of the module in whose globals it runs, by that one's __file__;
+// where there is none it is the user's. Frozen modules are the interpreter's.
 //
 // The GIL is held for all of it. Nothing raises: an exception from here is
 // dropped, so whoever calls keeps what was set before (KeepError). No code of

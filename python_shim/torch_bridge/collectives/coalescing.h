@@ -6,8 +6,8 @@
 
 // Between a process group's _start_coalescing and _end_coalescing its operators
 // launch nothing. Both are functions of Python's that no operator shows, so
-// _hooks/collectives.py wraps them and tells what it saw by two operators, which
-// take boxed objects of c10d as no C function could:
+// _hooks/collectives.py wraps them and tells what it saw by two operators,
+// which take boxed objects of c10d as no C function could:
 //
 //   stratalloc::coalescing_begins(ProcessGroup group) -> ()
 //   stratalloc::coalescing_ends(ProcessGroup group, Work? work) -> ()

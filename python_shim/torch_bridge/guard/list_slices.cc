@@ -108,10 +108,9 @@ class SlicedCall {
   }
 
   void AddRefusedElement(c10::OutOfMemoryError& refused, size_t element) const {
-    refused.add_context(
-        c10::str("stratalloc runs the lists of ", guarded_.name,
-                 " in slices; element ", element, " of ", elements_,
-                 " is a slice by itself and was refused."));
+    refused.add_context(c10::str(
+        "stratalloc runs the lists of ", guarded_.name, " in slices; element ",
+        element, " of ", elements_, " is a slice by itself and was refused."));
   }
 
   // Runs `count` elements from `first` on, or fewer; returns how many.

@@ -3,7 +3,6 @@
 // The driver's log callbacks, and the switches of a profiler that nobody
 // attached.
 
-#include "tests/simulator/cudasim/driver.h"
 #include "tests/simulator/cudasim/driver_log.h"
 
 #include <cuda.h>
@@ -11,6 +10,7 @@
 
 #include <vector>
 
+#include "tests/simulator/cudasim/driver.h"
 #include "tests/simulator/cudasim/simulator.h"
 
 namespace cudasim {
