@@ -122,6 +122,7 @@ Result<Bytes> Engine::Evict(DeviceAllocator& device,
   }
   PinPoll::Run();
   MutexLock arbiter(arbiter_);
+  evicted_by_name_.fetch_add(1);
   lower_.CollectDropped(device);
   STRATALLOC_RETURN_IF_ERROR(device.DrainArrivals());
   std::vector<HandleRef> handles;

@@ -314,6 +314,9 @@ class Engine final : public Reclaimer, public ScopeListener {
   ScopeTrace trace_ GUARDED_BY(plan_mutex_);
 
   std::atomic<std::uint64_t> unpinned_{0};  // pins taken back (pins.cc)
+  // How often the program evicted by name, counted under the arbiter; and how
+  // often it had when the newest prefetch was asked for.
+  std::atomic<std::uint64_t> evicted_by_name_{0}, prefetch_after_{0};
   std::unique_ptr<MigrationThread> thread_;
 };
 

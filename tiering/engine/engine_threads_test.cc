@@ -249,6 +249,48 @@ TEST_F(EngineThreadsTest, SoDoMany) {
   crowd.Run(2);
 }
 
+// The worker may be late: what it was asked to prefetch before an eviction by
+// name stays evicted.
+TEST_F(EngineThreadsTest, EvictionByNameEndsPrefetchesAskedForBefore) {
+  Rig::Options options;
+  options.capacity = 64 * kMiB;
+  options.background = true;
+  Open(options);
+  const auto layers = Layers(12);
+  const Address clock = Malloc(kHandle);
+  const auto step = [&] {
+    for (std::uint32_t i = 0; i < 12; ++i) {
+      rig_->engine().OnEnter(ScopeId{i + 1});
+      ExpectReads(layers[i], kHandle, i + 1);
+      rig_->engine().OnLeave(ScopeId{i + 1});
+    }
+    // Time goes by, or the next step's uses are of the same burst.
+    for (std::uint32_t i = 0; i < 2 * kBurstOperators; ++i) {
+      const Access other{clock, 512, false};
+      ASSERT_TRUE(
+          rig_->engine().EnterOperator(kDefaultStream, "other", {&other, 1}));
+      rig_->engine().LeaveOperator();
+    }
+  };
+  Evict();  // so that it learns
+  for (int round = 0; round < 25; ++round) {
+    step();
+    // What the worker is asked for is evicted, and Evict() holds it up.
+    for (std::size_t i = 0; i < 6; ++i) EvictOnly(layers[i], kHandle);
+    rig_->engine().OnEnter(ScopeId{1});
+    Evict();
+    const std::uint64_t restored = Counters().restored_handles;
+    // Waits for a prefetch that is under way.
+    for (int i = 0; i < 100; ++i) {
+      std::this_thread::yield();
+      ASSERT_EQ(Counters().restored_handles, restored) << "round " << round;
+    }
+  }
+  ExpectLayers(layers);
+  Free(clock);
+  FreeAll(layers);
+}
+
 // An operator that fits beside nothing waits for the others' results to go, and
 // then runs.
 TEST_F(EngineThreadsTest, AMallocWaitsForWhatAnotherThreadIsAboutToFree) {

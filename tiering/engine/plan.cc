@@ -47,7 +47,9 @@ void Engine::OnScopeEvent(ScopeTrace::Step step) {
     MutexLock lock(plan_mutex_);
     trace_.Learn(ended, std::move(used), step);
   }
-  if (thread_ != nullptr) thread_->AskPrefetch(step);
+  if (thread_ == nullptr) return;
+  prefetch_after_.store(evicted_by_name_.load());
+  thread_->AskPrefetch(step);
 }
 
 void Engine::Prefetch(ScopeTrace::Step step) {
@@ -72,6 +74,8 @@ void Engine::Prefetch(ScopeTrace::Step step) {
     }
     if (missing.empty()) continue;
     MutexLock arbiter(arbiter_);
+    // Asked for before the program evicted by name, and late: it is over.
+    if (prefetch_after_.load() != evicted_by_name_.load()) return;
     lower_.CollectDropped(device);
     // One by one, though that is a grant each: a batch has one event, and who
     // uses its first handle would wait for its last (32 MiB are copied in
