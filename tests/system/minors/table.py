@@ -13,6 +13,7 @@ library only.
 import json
 import os
 import sys
+import textwrap
 
 # Target to what it answers, in the order of the table.
 SUITES = {
@@ -76,15 +77,19 @@ def table(reports: dict[str, dict]) -> str:
 
 
 def reasons(reports: dict[str, dict], minors: list[str]) -> list[str]:
-    """Why cases were skipped: a line of Markdown for each target and reason."""
+    """Why cases were skipped: a point of Markdown for each target and reason."""
     found: dict[tuple[str, str], list[str]] = {}
     for minor in minors:
         for target in reports[minor]["targets"]:
             for reason, count in target["reasons"].items():
                 found.setdefault((target["target"], reason), []).append(
                     f"{count} under {minor}")
-    lines = [f"- `{target}`: {reason or 'no reason'} ({', '.join(counts)})"
-             for (target, reason), counts in sorted(found.items())]
+    lines = []
+    for (target, reason), counts in sorted(found.items()):
+        lines += textwrap.wrap(
+            f"- `{target}`: {reason or 'no reason'} ({', '.join(counts)})", 100,
+            subsequent_indent="  ", break_long_words=False,
+            break_on_hyphens=False)
     return ["", "Skipped:", "", *lines] if lines else []
 
 
