@@ -65,6 +65,9 @@ def enable(config=None, **overrides):
 
         if is_enabled():
             if config is None and not overrides:
+                if _state.tiering_ended:
+                    _log.warning("stratalloc: enable() switches nothing on: "
+                                 "disable() has ended tiering in this process")
                 return True
             _reconfigure(torch, asked, wanted)
             return True

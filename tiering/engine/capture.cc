@@ -33,8 +33,10 @@ Status Engine::BeginAllocateToPool(DeviceAllocator& device, PoolId pool,
   // the capture will want nobody knows, so everything leaves that nothing
   // holds; what it uses comes back while it is recorded.
   if (captures && !off() && UnderPressure(device.device().index())) {
-    // Where nothing may leave the capture says what it lacks.
+    // Where nothing may leave the capture says what it lacks. What is cached
+    // goes, too: the graph's pool and operands cannot use it.
     (void)Evict(device, {});
+    (void)device.EmptyCache();
   }
   STRATALLOC_RETURN_IF_ERROR(
       EnterOperator(current, "the beginning of a capture", reads));

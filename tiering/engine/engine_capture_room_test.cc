@@ -67,6 +67,22 @@ TEST_F(EngineCaptureTest, ACaptureThatWasRefusedFindsRoomTheNextTime) {
   ReleaseAndFree(layers);
 }
 
+// What is cached on other streams is of no use to the capture.
+TEST_F(EngineCaptureTest, CaptureFindsRoomWhereACacheFillsTheDevice) {
+  Rig::Options options;
+  options.capacity = 32 * kMiB;
+  options.under_pressure = true;
+  Open(options);
+  const StreamId stream = rig_->NewStream();
+  const auto layers = Layers(4);
+  Free(Malloc(20 * kMiB, kDefaultStream, LifetimeClass::kTransient));
+  BeginReading(stream, {});
+  for (const Address layer : layers) Read(layer, stream);
+  inside_ = Malloc(20 * kMiB, stream, LifetimeClass::kTransient);
+  End(stream);
+  ReleaseAndFree(layers);
+}
+
 // Who needs room meanwhile gets it afterwards, though nobody says that a
 // capture is over.
 TEST_F(EngineCaptureTest, OtherThreadsWaitForTheEndOfACapture) {

@@ -80,13 +80,12 @@ Status Engine::BringBackLocked(TieredDevice& state) {
                                      /*planned=*/false);
   if (status) return device.DrainArrivals();
   if (status.error().code != ErrorCode::kOutOfMemory) return status;
-  Bytes wanted = 0;
-  for (HandleRef handle : evicted) wanted += handle.bytes();
-  const Bytes back = counters_.restored_bytes - before;
+  Bytes missing = 0;
+  for (HandleRef handle : evicted) missing += handle.bytes();
+  missing -= counters_.restored_bytes - before;
   return Fail(ErrorCode::kOutOfMemory,
-              "CUDA out of memory. " + FormatBytes(wanted - back) + " of the " +
-                  FormatBytes(wanted) +
-                  " that are evicted have no room on GPU " +
+              "CUDA out of memory. " + FormatBytes(missing) +
+                  " of evicted memory have no room on GPU " +
                   std::to_string(static_cast<int>(device.device().index())) +
                   ": " + status.error().message +
                   ". Free that much and call disable() again; until then "

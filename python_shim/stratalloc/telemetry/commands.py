@@ -26,7 +26,8 @@ from stratalloc.telemetry.errors import (MissingPackageError, SnapshotError,
 from stratalloc.telemetry.places import place, result_file
 
 app = typer.Typer(add_completion=False, no_args_is_help=True,
-                  pretty_exceptions_enable=False, rich_markup_mode=None)
+                  pretty_exceptions_enable=False, rich_markup_mode=None,
+                  context_settings={"help_option_names": ["-h", "--help"]})
 
 # Whatever typer refuses; the class is click's, or typer's own copy of it.
 _USAGE = typer.BadParameter.__mro__[1]

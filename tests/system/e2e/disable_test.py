@@ -9,6 +9,7 @@ import pytest
 from tests.system.e2e import running
 
 _BEGIN = """
+import logging
 import threading
 import torch
 import stratalloc
@@ -32,6 +33,15 @@ class Model:
     def check(self):
         assert [p.sum().item() / (1 << 20) for p in self.parts] == [
             i + self.steps for i in range(len(self.parts))]
+
+def warned(call):
+    said = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())
+    logging.getLogger("stratalloc").addHandler(handler)
+    assert call()
+    logging.getLogger("stratalloc").removeHandler(handler)
+    return said
 
 def refused(call, kind):
     try:
@@ -59,7 +69,8 @@ said = refused(lambda: torch.empty(40 << 20, device="cuda"),
                torch.OutOfMemoryError)
 assert "disable() has switched tiering off" in said, said
 assert stratalloc.is_enabled() and not stratalloc.config().tiering
-assert stratalloc.enable()
+assert warned(stratalloc.enable) == ["stratalloc: enable() switches nothing "
+    "on: disable() has ended tiering in this process"]
 said = refused(lambda: stratalloc.enable(host_budget="256MiB"), RuntimeError)
 assert "disable() has switched tiering off for the rest of" in said, said
 assert "tiering off" in stratalloc.memory_summary().splitlines()[0]

@@ -15,7 +15,7 @@ import pytest
 import made_recordings
 from bazel import programs
 from stratalloc.cli import command_line as cli
-from stratalloc.telemetry import recording
+from stratalloc.telemetry import commands, recording
 from stratalloc.telemetry.formats import FORMATS
 
 
@@ -49,6 +49,15 @@ def test_each_answers_for_people_and_for_machines(capfd, file, command):
     assert (code, error) == (0, "") and out
     code, found = answer(capfd, command, file)
     assert code == 0 and isinstance(found, dict)
+
+
+@pytest.mark.parametrize("command", sorted(
+    command.name or command.callback.__name__
+    for command in commands.app.registered_commands))
+def test_verb_has_its_help_under_both_options(capfd, command):
+    short, long = (run(capfd, command, option) for option in ("-h", "--help"))
+    assert short == long
+    assert short[0] == 0 and f"stratalloc {command}" in short[1]
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
