@@ -127,10 +127,11 @@ def limit(size: Size, scope: str | torch.nn.Module,
     one of the same scope and device replaces it.
 
     Raises:
-      ValueError: size is negative or unreadable, or the scope's name is empty.
+      ValueError: size is negative or unreadable, the scope's name is empty, or
+        there is no such device.
       TypeError: scope is neither a str nor a module.
       NotEnabledError: before enable().
-      RuntimeError: there is no GPU, or the device does not exist.
+      RuntimeError: there is no GPU.
     """
     import torch
 

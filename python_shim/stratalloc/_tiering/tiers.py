@@ -99,7 +99,12 @@ def device_index(device):
     if isinstance(device, int) and not isinstance(device, bool):
         index = device
     else:
-        device = torch.device(device)
+        try:
+            device = torch.device(device)
+        except (RuntimeError, TypeError):
+            raise ValueError(
+                f"stratalloc: {device!r} names no device; write 0, \"cuda:0\" "
+                "or a torch.device") from None
         if device.type != "cuda":
             raise ValueError(
                 f"stratalloc: {device} is not a CUDA device")
@@ -108,8 +113,8 @@ def device_index(device):
             index = torch.cuda.current_device()
     if not 0 <= index < torch.cuda.device_count():
         raise ValueError(
-            f"stratalloc: no CUDA device {index}; there are "
-            f"{torch.cuda.device_count()}")
+            f"stratalloc: no CUDA device {index}; this process sees "
+            f"{torch.cuda.device_count()}, numbered from 0")
     return index
 
 

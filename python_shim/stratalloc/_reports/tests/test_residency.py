@@ -93,6 +93,14 @@ def test_reset_peak_is_noted_as_a_reset_of_torch():
     assert len(noted) == 1
 
 
-def test_reset_peak_of_a_missing_device_raises():
-    with pytest.raises(ValueError, match="no CUDA device 7"):
-        stratalloc.reset_peak(7)
+@pytest.mark.parametrize("device, said", [
+    (7, "no CUDA device 7; this process sees 1, numbered from 0"),
+    ("cuda:7", "no CUDA device 7;"),
+    ("x", "'x' names no device; write 0, \"cuda:0\" or a torch.device"),
+    ("cpu", "cpu is not a CUDA device"),
+    (1.5, "1.5 names no device;"),
+])  # fmt: skip
+def test_reset_peak_of_a_missing_device_raises(device, said):
+    with pytest.raises(ValueError) as refusal:
+        stratalloc.reset_peak(device)
+    assert str(refusal.value).startswith("stratalloc: " + said), refusal.value
