@@ -26,6 +26,9 @@ import pdoc.render
 from tests.repository.reference import problems
 
 _COMMANDS = "stratalloc.commands"  # a page, and no module
+# pdoc hides a default that equals the value of any environment variable. Ours
+# are written in the source, and Bazel's TEST_WORKSPACE is "stratalloc".
+os.environ["PDOC_DISPLAY_ENV_VARS"] = "1"
 
 
 def modules() -> dict[str, pdoc.doc.Module]:

@@ -79,6 +79,12 @@ def test_verb_whose_help_fails_is_an_error(monkeypatch):
         pages.modules()
 
 
+def test_default_that_equals_an_environment_variable_is_shown(built):
+    # Bazel's TEST_WORKSPACE is "stratalloc".
+    source = built[0]["stratalloc"].get("Run").get("source")
+    assert source.default_value_str == "'stratalloc'"
+
+
 def test_reference_has_no_problem(built):
     found, directory, warned = built
     assert warned == []
