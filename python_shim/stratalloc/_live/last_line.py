@@ -50,7 +50,8 @@ def tell(recording=None, only_recorded=False):
     try:
         said = line(recording, only_recorded)
         if said is not None and sys.stderr is not None:
-            print(f"stratalloc: {said}", file=sys.stderr)
+            # One write: the ranks of a job share stderr.
+            sys.stderr.write(f"stratalloc: {said}\n")
     except Exception:  # pylint: disable=broad-except
         # A device that is lost, a stderr that is closed: the program has
         # ended, and how is not ours to say.

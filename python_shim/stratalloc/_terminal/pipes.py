@@ -51,8 +51,12 @@ def written():
 
 def note(text):
     """Prints a line on stderr, for a reader that may have left."""
+    if sys.stderr is None:
+        return
     try:
-        print(text, file=sys.stderr, flush=True)
+        # One write, also where Python does not buffer: processes share stderr.
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
     except BrokenPipeError:
         pass
 

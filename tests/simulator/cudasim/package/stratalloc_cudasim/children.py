@@ -75,5 +75,6 @@ def after_torch(torch):
 def _last_line_of_child():
     if any(value for name, value in counts.counters().items()
            if name not in ("capacity", "peak_used")):
-        print(f"stratalloc: process {os.getpid()}, {counts.last_line()}",
-              file=sys.stderr)
+        # One write: processes of a job share stderr.
+        sys.stderr.write(
+            f"stratalloc: process {os.getpid()}, {counts.last_line()}\n")
