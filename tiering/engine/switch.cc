@@ -35,15 +35,16 @@ Result<Bytes> Engine::SwitchOff() {
   for (TieredDevice* state : movers_) {
     STRATALLOC_RETURN_IF_ERROR(BringBackLocked(*state));
   }
-  // Evictions run under the arbiter and look at this first: none is under way,
-  // and none begins.
-  off_.store(Off::kSwitched, std::memory_order_seq_cst);
-  for (TieredDevice* state : movers_) state->allocator->EndTiering();
+  // Before it is off, so that a failure leaves it on.
   for (auto& [address, copy] : lower_.all()) {
     if (copy.host) STRATALLOC_RETURN_IF_ERROR(lower_.GiveUpHost(copy));
     if (copy.disk) lower_.GiveUpChunkOf(copy);
   }
   lower_.all().clear();
+  // Evictions run under the arbiter and look at this first: none is under way,
+  // and none begins.
+  off_.store(Off::kSwitched, std::memory_order_seq_cst);
+  for (TieredDevice* state : movers_) state->allocator->EndTiering();
   if (lower_.host() != nullptr) lower_.host()->Trim();
   admission_.NoteChange();
   return counters_.restored_bytes - before;

@@ -264,15 +264,15 @@ def test_pictures_pass_terminals_over(run):
 def test_resets_are_heard_once_per_program():
     """Whoever listens last is put back first, and a name that torch lacks is
     no error."""
-    heard = []
-    one = _resets.before_each(torch, lambda: heard.append("one"))
-    two = _resets.before_each(torch, lambda: heard.append("two"))
+    noted = []
+    one = _resets.before_each(torch, lambda: noted.append("one"))
+    two = _resets.before_each(torch, lambda: noted.append("two"))
     torch.cuda.reset_peak_memory_stats()
     two.put_back()
     torch.cuda.reset_peak_memory_stats()
     one.put_back()
     torch.cuda.reset_peak_memory_stats()
-    assert heard == ["two", "one", "one"]
+    assert noted == ["two", "one", "one"]
     assert torch._C._cuda_resetPeakMemoryStats is RESET
 
 
