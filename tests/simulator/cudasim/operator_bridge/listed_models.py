@@ -241,8 +241,6 @@ def bert_half():
 
 @item(
     "BERT fine-tuning: autocast bf16, GradScaler (operator by operator)",
-    5e-5,
-    "half products are rounded once on the device, as on a GPU",
     measures_itself=True,
 )
 def bert_bfloat():
