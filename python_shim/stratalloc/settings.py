@@ -390,10 +390,11 @@ _HEADER = 4 << 10  # beside each one in the spill file
 
 
 def _unknown(key, value):
-    nearest = difflib.get_close_matches(key.lower(), Config.keys(), 1, 0.0)[0]
+    nearest = difflib.get_close_matches(key.lower(), Config.keys(), 1)
     given = "" if value is None else f" (value {value!r})"
-    return (f"stratalloc: unknown key {key!r}{given}; did you mean "
-            f"{nearest!r}? Valid keys: {', '.join(Config.keys())}")
+    hint = f"; did you mean {nearest[0]!r}?" if nearest else "."
+    return (f"stratalloc: unknown key {key!r}{given}{hint} Valid keys: "
+            f"{', '.join(Config.keys())}")
 
 
 def _too_small(key, asked, size, least, otherwise):

@@ -137,12 +137,14 @@ def limit(size: Size, scope: str | torch.nn.Module,
 
     _state.require()
     wanted = asked_size("limit", size, least=0)
-    if not isinstance(scope, torch.nn.Module):
-        _scope_names.check("limit", scope)
     if isinstance(scope, torch.nn.Module):
         path = _modules.path_of(scope)
-    else:
+    elif isinstance(scope, str):
+        _scope_names.check("limit", scope, "scope")
         path = scope
+    else:
+        raise TypeError("stratalloc.limit: scope must be a str or an "
+                        f"nn.Module, not {type(scope).__name__}")
     torch.cuda.init()
     _state.require()  # of an allocator that was to come with CUDA
     index = _tiers.device_index(device)

@@ -376,7 +376,7 @@ def annotate(tensor: torch.Tensor, scope: str,
     if not isinstance(tensor, torch.Tensor):
         raise TypeError("stratalloc.annotate: tensor must be a torch.Tensor, "
                         f"not {type(tensor).__name__}")
-    _scope_names.check("annotate", scope)
+    _scope_names.check("annotate", scope, "scope")
     number = _scope_names.category("annotate", category)
     if not _bridge.loaded():
         return 0  # no memory is ours

@@ -7,20 +7,22 @@ from stratalloc._native import stack as _stack
 _TAKEN = ("(no scope)", "(other scopes)")
 
 
-def check(function, name):
-    """Raises TypeError or ValueError if `name` cannot be a scope's."""
+def check(function, name, argument="name"):
+    """Raises TypeError or ValueError if `name` cannot be a scope's; its text
+    calls it as the function's argument is called."""
     if not isinstance(name, str):
-        raise TypeError(f"stratalloc.{function}: name must be a str, not "
+        raise TypeError(f"stratalloc.{function}: {argument} must be a str, not "
                         f"{type(name).__name__}")
     if not name or "\0" in name:
-        raise ValueError(f"stratalloc.{function}: name must be non-empty and "
-                         f"without NUL, not {name!r}")
+        raise ValueError(f"stratalloc.{function}: {argument} must be non-empty "
+                         f"and without NUL, not {name!r}")
     if name in _TAKEN:
         raise ValueError(f"stratalloc.{function}: {name!r} is what reports call "
                          "the bytes of no scope of a name; use another name")
     if name != storable(name):
-        raise ValueError(f"stratalloc.{function}: name holds a lone surrogate, "
-                         f"which is no text: {name!r}; decode it first")
+        raise ValueError(f"stratalloc.{function}: {argument} holds a lone "
+                         f"surrogate, which is no text: {name!r}; decode it "
+                         "first")
 
 
 def storable(path):

@@ -26,6 +26,7 @@ from stratalloc._terminal import command as _command
 from stratalloc._terminal import pipes as _pipes
 from stratalloc.settings import Config
 
+_ENDING = ".strata"
 _SUFFIX = ".running"
 # What children are told: {"file", "redact", "since"}; a file of theirs that is
 # younger than `since`, ns, is of this run.
@@ -48,6 +49,11 @@ class Recording:
             raise _command.UsageError(
                 f"--record {path}: there is no folder {folder}; make it first, "
                 "or give a file elsewhere")
+        if not self._path.endswith(_ENDING):
+            raise _command.UsageError(
+                f"--record {path}: a recording ends in {_ENDING}; give "
+                f"{path}{_ENDING}, of which `stratalloc convert` makes other "
+                "formats")
         self._refuse_what_is_left(path)
         self._since = time.time_ns()
         try:

@@ -8,6 +8,7 @@ import os
 import platform
 import sys
 import tempfile
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -268,16 +269,44 @@ def dump(path: Path, redact: bool = False) -> None:
 class PreviousLevel(str, Started):
     """The telemetry level before telemetry_level(level), as a str.
 
-    close() or the end of its `with` switches back to it.
+    close() or the end of its `with` switches back to it. If a later one is
+    still open, the later level stays, and its close() switches back to here.
     """
 
     _closed = False
+    _outer: PreviousLevel | None = None
+
+    def _open(self) -> PreviousLevel:
+        """Returns itself, the innermost from now on."""
+        self._outer = next(iter(_open_levels()), None)
+        _levels_begun[:] = [kept for kept in _levels_begun if kept() is not None]
+        _levels_begun.append(weakref.ref(self))
+        return self
 
     def close(self) -> None:
         """Switches back to the level that was before."""
-        if not self._closed:
-            self._closed = True
-            _switch(str(self))
+        if self._closed:
+            return
+        innermost = next(iter(_open_levels())) is self
+        self._closed = True
+        if not innermost:
+            return
+        before = self
+        while before._outer is not None and before._outer._closed:
+            before = before._outer
+        _switch(str(before))
+
+
+# Weak: a caller that only sets a level keeps nothing that could be closed.
+_levels_begun: list[weakref.ref[PreviousLevel]] = []
+
+
+def _open_levels():
+    """Those that a caller can still close, the innermost first."""
+    for begun in reversed(_levels_begun):
+        level = begun()
+        if level is not None and not level._closed:
+            yield level
 
 
 @overload
@@ -312,7 +341,7 @@ def telemetry_level(
     if level is None:
         return before
     _switch(level)
-    return PreviousLevel(before)
+    return PreviousLevel(before)._open()
 
 
 def _switch(level):

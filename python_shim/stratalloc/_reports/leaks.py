@@ -39,7 +39,7 @@ class Leak:
       name: the owner; of `sites` a line of user code.
       category: of the memory, as scope() has them.
       bytes: gained from the first to the last of the quarters that leaks()
-        compares: fewer than in all of the steps.
+        compares, over half of the steps; less than in all of them.
       count: blocks gained between the same.
       per_step: bytes per step, on average, rounded down.
       tier: "all".
@@ -109,6 +109,11 @@ class Leaks(Rows, Started):
         return [row for row in growing(held, (_itself,))
                 if row.name != _sites.NOT_SAMPLED]
 
+    def _compared(self):
+        """Steps from the first to the last of the quarters."""
+        seen = len(self._seen())
+        return (seen - seen // 3) // _WINDOWS * (_WINDOWS - 1)
+
     def _seen(self):
         with self._lock:
             return list(self._marks)
@@ -130,7 +135,7 @@ class Leaks(Rows, Started):
             return Page([f"nothing grows over {min(self.seen, self.steps)} "
                          "steps"], depth, all, **how)
         columns = [_tree.Column("per step"),
-                   _tree.Column("gained", weighs=False),
+                   _tree.Column(f"in {self._compared()} steps", weighs=False),
                    _tree.Column("blocks", str, weighs=False)]
         tree = _tree.Tree(
             [(row.name, row.category, row.per_step, row.bytes, row.count)

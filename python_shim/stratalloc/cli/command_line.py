@@ -105,6 +105,17 @@ def _run_on_files(argv):
     return commands.main(argv)
 
 
+class _Verb(argparse.ArgumentParser):
+    """A command's parser: what it does not know is refused with its usage and
+    not with that of `stratalloc`."""
+
+    def parse_known_args(self, args=None, namespace=None):
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, unknown
+
+
 def _parser():
     parser = argparse.ArgumentParser(
         prog="stratalloc", epilog=_EPILOG, allow_abbrev=False,
@@ -112,7 +123,8 @@ def _parser():
         "parameters to host memory and disk.")
     parser.add_argument("--version", action="store_true",
                         help="print the version and exit")
-    commands = parser.add_subparsers(dest="command", metavar="command")
+    commands = parser.add_subparsers(dest="command", metavar="command",
+                                     parser_class=_Verb)
     _add_run(commands)
     _add_estimate(commands)
     _add_demo(commands)

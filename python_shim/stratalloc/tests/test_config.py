@@ -199,6 +199,14 @@ def test_unknown_key(text, key, value, nearest):
     assert f"did you mean {nearest!r}" in message
 
 
+@pytest.mark.parametrize("key", ["foo", "x", "verbose"])
+def test_key_like_no_setting_suggests_none(key):
+    with pytest.raises(ValueError, match="unknown key") as caught:
+        Config.parse(f"{key}:1")
+    assert "did you mean" not in str(caught.value)
+    assert "Valid keys: tiering, gpu_limit" in str(caught.value)
+
+
 @pytest.mark.parametrize("text,key,value", [
     ("host_budget:lots", "host_budget", "lots"),
     ("tiering:maybe", "tiering", "maybe"),

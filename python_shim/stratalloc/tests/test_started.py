@@ -115,6 +115,24 @@ def test_telemetry_level_returns_the_level_before_as_text():
         assert type(stratalloc.telemetry_level()) is str
 
 
+def test_telemetry_level_closed_before_a_later_one_leaves_no_level():
+    first = stratalloc.telemetry_level("events")
+    second = stratalloc.telemetry_level("full")
+    first.close()
+    assert stratalloc.telemetry_level() == "full"
+    second.close()
+    assert stratalloc.telemetry_level() == "counters"
+
+
+def test_level_set_in_a_with_ends_with_it():
+    with stratalloc.telemetry_level("events"):
+        stratalloc.telemetry_level("off")
+        with stratalloc.telemetry_level("full"):
+            pass
+        assert stratalloc.telemetry_level() == "off"
+    assert stratalloc.telemetry_level() == "counters"
+
+
 def _limit_now():
     return [row["bytes"] for row in stratalloc.report()["limits"]]
 

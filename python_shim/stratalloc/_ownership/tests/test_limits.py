@@ -153,9 +153,9 @@ def test_the_end_of_an_inner_limit_puts_the_outer_back():
     ("2 miles", "x", ValueError, "2 miles"),
     (None, "x", ValueError, "None"),
     (float("inf"), "x", ValueError, "infinity"),
-    (1, "", ValueError, "non-empty"),
-    (1, "a\0b", ValueError, "NUL"),
-    (1, None, TypeError, "must be a str"),
+    (1, "", ValueError, "scope must be non-empty"),
+    (1, "a\0b", ValueError, "scope must .* NUL"),
+    (1, None, TypeError, "scope must be a str or an nn.Module"),
     (1, 7, TypeError, "must be a str"),
 ])
 def test_bad_input(size, scope, error, says):

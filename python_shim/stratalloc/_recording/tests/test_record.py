@@ -92,6 +92,8 @@ def test_a_program_may_remove_the_file_of_its_rings(tmp_path):
 @pytest.mark.parametrize("options, says", [
     (("--record", "no/folder/x"), "there is no folder"),
     (("--record", "."), "it is a directory"),
+    (("--record", "r.trace.json"), "give r.trace.json.strata"),
+    (("--record", "recorded"), "`stratalloc convert` makes other formats"),
     (("--redact",), "--record FILE"),
     (("--record", "x", "--allocator", "native"), "_record_memory_history"),
 ])

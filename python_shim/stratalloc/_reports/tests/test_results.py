@@ -151,9 +151,9 @@ total  +2 MiB      +2  activation +2 MiB
     0  +3 MiB      +3  activation +3 MiB
     1  -1 MiB      -1  activation -1 MiB""",
           leaks: """\
-the last 12 steps  per step  gained  blocks  by category
-total                 1 MiB   6 MiB       6  activation 1 MiB
-  Net.cache           1 MiB   6 MiB       6  activation 1 MiB""",
+the last 12 steps  per step  in 6 steps  blocks  by category
+total                 1 MiB       6 MiB       6  activation 1 MiB
+  Net.cache           1 MiB       6 MiB       6  activation 1 MiB""",
           fragmentation: """\
 10 MiB reserved on device 0
   allocated          4 MiB  in use

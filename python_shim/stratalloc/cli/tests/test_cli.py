@@ -159,6 +159,22 @@ def test_sizes_in_other_units_name_the_right_one(arguments):
     assert done.returncode == 2 and "write 64MiB" in done.stderr, done.stderr
 
 
+def test_unknown_argument_is_refused_with_the_usage_of_its_command():
+    for given in (("top", "999999"), ("doctor", "now"),
+                  ("demo", "--fast", "--json", "x")):
+        done = stratalloc(*given)
+        assert done.returncode == 2
+        assert done.stderr.startswith(f"usage: stratalloc {given[0]} ")
+        assert f"unrecognized arguments: {given[1]}" in done.stderr
+
+
+def test_no_simulated_device_at_all_names_the_number():
+    done = stratalloc("run", "--simulate", "64MiB", "--devices", "0", "-m",
+                      "this")
+    assert done.returncode == 2
+    assert "0 simulated devices are too few" in done.stderr, done.stderr
+
+
 def test_devices_without_a_simulated_one_name_both_ways():
     done = stratalloc("run", "--devices", "4", "--mode", "eager", "-m", "this")
     assert done.returncode == 2

@@ -89,9 +89,9 @@ def test_read_only_file_system_leaves_host_memory_to_evict_to():
     ("disk_dir:/var/tmp", (),
      "stratalloc run: bad value '/var/tmp' for key 'disk_dir': it cannot hold "
      "the spill file: Read-only file system"),
-    ("", ("--record", "/tmp/recorded"),
-     "stratalloc run: --record /tmp/recorded: events cannot be kept in "
-     "/tmp/recorded.running: open: Read-only file system; choose a folder that "
+    ("", ("--record", "/tmp/x.strata"),
+     "stratalloc run: --record /tmp/x.strata: events cannot be kept in "
+     "/tmp/x.strata.running: open: Read-only file system; choose a folder that "
      "can be written, on a disk with room"),
 ])
 def test_file_asked_for_on_a_read_only_file_system_is_one_line(

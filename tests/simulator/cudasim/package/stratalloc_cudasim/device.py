@@ -218,7 +218,8 @@ def open_device(memory, devices, mode, seed, card, profile, numbers):
         raise ValueError(
             f"stratalloc: numbers {numbers!r} are neither on nor off")
     if int(devices) < 1:
-        raise ValueError("stratalloc: at least one simulated device")
+        raise ValueError(f"stratalloc: {devices} simulated devices are too few; "
+                         "give 1 or more")
     if _state is not None:
         if (size or _state.memory, int(devices), mode, (card, profile)) != (
                 _state.memory, _state.devices, _state.mode, _state.model):
