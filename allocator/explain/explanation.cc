@@ -208,10 +208,11 @@ std::string Explanation::Remedy() const {
            "were freed" +
            beside + ".";
   }
-  return FormatBytes(missing) + " more would have served it" + beside +
-         (limit_helps ? ": the card has them, raise gpu_limit or the memory "
-                        "fraction."
-                      : ".");
+  // The line above it, Explanation.text()'s, has what is missing.
+  return (limit_helps ? "The card has them: raise gpu_limit or the memory "
+                        "fraction"
+                      : "Free as much, or ask for less") +
+         beside + ".";
 }
 
 Result<Explanation> DeviceReports::Explain(const MallocRequest& request,

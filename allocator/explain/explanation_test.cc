@@ -73,7 +73,7 @@ TEST_F(ExplanationTest, MoreThanTheCardIsMissing) {
   EXPECT_EQ(said.missing, 6 * kMiB);
   EXPECT_FALSE(said.limit_helps);
   EXPECT_TRUE(said.frees.empty()) << "40 MiB is no less than 6";
-  EXPECT_EQ(said.Remedy(), "6.00 MiB more would have served it.");
+  EXPECT_EQ(said.Remedy(), "Free as much, or ask for less.");
 }
 
 TEST_F(ExplanationTest, AHigherLimitIsSaidWhereTheCardHasIt) {

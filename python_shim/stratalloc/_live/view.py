@@ -244,7 +244,7 @@ class View:
             return
         tiers = [tier for tier in TIERS
                  if tier == "device" or any(one.sizes[tier] for one in rows)]
-        titles = ["layer", "total", *tiers]
+        titles = ["owner", "total", *tiers]
         if word != "total":
             titles.append(f"{word}/s" if word == "churn" else word)
 

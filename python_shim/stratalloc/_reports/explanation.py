@@ -125,8 +125,8 @@ _OUTCOMES = {
     "no room": lambda said: f"refused: {format_size(said.leaves)} would have to "
                             "leave, and the host and the disk have room for "
                             f"{format_size(said.room_below)}",
-    "nothing": lambda said: f"refused, {format_size(said.missing)} are missing "
-                            "with everything evicted that may leave",
+    "nothing": lambda said: f"refused; {format_size(said.missing)} are missing "
+                            "even with everything evicted that may leave",
 }
 
 

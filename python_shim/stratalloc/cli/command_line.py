@@ -325,8 +325,8 @@ def _bench(args):
 def _add_top(commands):
     parser = commands.add_parser(
         "top", epilog=_EPILOG, allow_abbrev=False,
-        help="look at a live process: tiers, traffic, waiting, layers",
-        description="Keys: t, p, c sort layers by total, peak and churn (bytes "
+        help="look at a live process: tiers, traffic, waiting, owners",
+        description="Keys: t, p, c sort owners by total, peak and churn (bytes "
         "that leave the device and come back, per second); q quits.")
     parser.add_argument("--pid", type=int, metavar="N",
                         help="the process (the only one that can be seen)")

@@ -64,8 +64,8 @@ def read(path, most_bytes=_MOST_BYTES):
         data = gzipped.unpacked(data, most_bytes)
         return from_bytes(data)
     except TelemetryError as error:
-        raise SnapshotError(f"{path} is not a snapshot that can be read: "
-                            f"{error}") from None
+        raise SnapshotError(f"{path} is neither a recording nor a snapshot "
+                            f"that can be read: {error}") from None
 
 
 def from_bytes(data):
@@ -80,8 +80,8 @@ def from_bytes(data):
         value = _json(data)
     else:
         raise SnapshotError(
-            "it is neither a pickle nor JSON; torch.cuda.memory."
-            "_dump_snapshot writes such files")
+            "it is neither a pickle nor JSON; `stratalloc run --record` and "
+            "torch.cuda.memory._dump_snapshot write files that are read here")
     return from_snapshot(value, len(data))
 
 

@@ -98,7 +98,7 @@ def _repeated(moved=0):
 
 def test_repeated_layers_are_one_line_as_in_holders():
     lines = _lines(_seen(_of_layers(_repeated())))
-    at = next(i for i, line in enumerate(lines) if line.startswith("layer "))
+    at = next(i for i, line in enumerate(lines) if line.startswith("owner "))
     assert [line.split("  ")[0] for line in lines[at + 1:]] == [
         "GPT.layers.0–11.mlp × 12", "GPT.head", "GPT.moe.0–1.experts.0–2 × 6",
         "GPT.layers.12.mlp", "GPT.layers.13.mlp"]
@@ -128,7 +128,7 @@ def test_a_line_of_repeated_layers_has_their_speed_and_no_common_peak():
     ("c", "step", ["0", "B", "12", "MiB"])])
 def test_layers_are_sorted_by_what_a_key_says(key, first, column):
     lines = _lines(_seen(*live_samples.later(), order=key))
-    at = next(i for i, line in enumerate(lines) if line.startswith("layer "))
+    at = next(i for i, line in enumerate(lines) if line.startswith("owner "))
     words = lines[at + 1].split()
     assert words[0] == first and (
         [word for word in words if word != "parameter"][-len(column):] == column)
@@ -182,7 +182,7 @@ def _large(devices, layers=("embedding_of_words", "head", "loss")):
 
 def _has_layers(lines, last):
     """Title, three layers at least, how many more, the keys, to the end."""
-    at = next(i for i, line in enumerate(lines) if line.startswith("layer "))
+    at = next(i for i, line in enumerate(lines) if line.startswith("owner "))
     end = len(lines) - len(last)
     assert lines[end:] == last and lines[end - 1].startswith("and ")
     assert end - 1 - at >= 4, lines
@@ -293,7 +293,7 @@ def _lines_of_card(monkeypatch, nvml, uuid="12-34"):
     assert nvml is None or nvml.open == 0
     at = next(i for i, line in enumerate(lines) if line.startswith("card: "))
     return " ".join(lines[at:lines.index(next(
-        line for line in lines if line.startswith("layer ")))])
+        line for line in lines if line.startswith("owner ")))])
 
 
 def test_the_card_says_who_else_holds_it(monkeypatch):

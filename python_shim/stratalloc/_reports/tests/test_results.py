@@ -168,7 +168,7 @@ holes are kept by       free     of  its block  it is
 Net.0              170.7 KiB  2 MiB      1 KiB  activation, age 7 operators
 """,
           explanation: """\
-3 MiB: refused, 1 MiB are missing with everything evicted that may leave
+3 MiB: refused; 1 MiB are missing even with everything evicted that may leave
 raise gpu_limit by 1 MiB
 it helps if these end  bytes
 Net                    512 B  buffer

@@ -151,7 +151,7 @@ def test_machines_get_the_data_of_every_file(capfd, file):
     (["FILE", "-o", "-"], 2, "give the name of a file"),
     (["FILE", "-o", "no/such/x.html"], 1, "cannot be written"),
     (["nope"], 2, "there is no file nope"), ([], 2, "Missing"),
-    (["FILE", "text"], 1, "text is not a snapshot")])
+    (["FILE", "text"], 1, "text is neither a recording nor a snapshot")])
 def test_what_cannot_be_done_is_said_and_nothing_is_lost(capfd, file, words,
                                                          code, says):
     before = file.read_bytes()
