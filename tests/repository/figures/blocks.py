@@ -71,13 +71,13 @@ def first_page(measured: dict) -> Iterator[str]:
     """Peaks of one training and one inference job, and of all of them."""
     traces = measured["traces"]
     names = ("native", "expandable", "tiered")
-    yield ("| replayed on the simulated H200 | PyTorch | expandable segments "
-           "| stratalloc |")
+    yield ("| recorded jobs on the simulated H200 | PyTorch | expandable "
+           "segments | stratalloc |")
     yield "|---|---|---|---|"
     for trace, kind in _FIRST_PAGE.items():
         peaks = (traces[trace][name]["reserved"] / 2**30 for name in names)
         times = (_later(traces[trace], name) for name in names)
-        yield f"| {kind} ({trace}): peak, time of a call | " + " | ".join(
+        yield f"| {kind} ({trace}): reserved, time of malloc or free | " + " | ".join(
             f"{peak:.2f} GiB, {ns:.0f} ns"
             for peak, ns in zip(peaks, times)) + " |"
     means = _means(traces)
@@ -86,8 +86,8 @@ def first_page(measured: dict) -> Iterator[str]:
     above = [by["tiered"]["reserved"] / _least(by) - 1
              for by in traces.values() if by["tiered"]["reserved"] > _least(by)]
     yield ""
-    yield (f"The peak exceeds the smaller of the other two in {len(above)} of "
-           f"{len(traces)} jobs"
+    yield (f"stratalloc reserves more than the better of the other two in "
+           f"{len(above)} of {len(traces)} jobs"
            + (f", by {100 * max(above):.1f} % at most." if above else "."))
 
 
