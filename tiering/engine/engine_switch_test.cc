@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "allocator/state/pin_poll.h"
 #include "tiering/engine/engine_capture_fixture_test.h"
 
 namespace stratalloc {
@@ -108,6 +109,26 @@ TEST_F(EngineSwitchTest, CaptureOfAnyThreadRefusesIt) {
   End(stream);
   Release();
   EXPECT_EQ(SwitchOff(), 2 * kHandle);
+  ExpectLayers(layers);
+  FreeAll(layers);
+}
+
+Engine* polled = nullptr;
+
+// Evict() runs the pin poll between its first look and the arbiter's lock. Here
+// the poll switches tiering off, as another thread may.
+TEST_F(EngineSwitchTest, EvictionThatWaitedForTheArbiterMovesNothing) {
+  Open(64 * kMiB);
+  const std::vector<Address> layers = Layers(4);
+  polled = &rig_->engine();
+  PinPoll::Use([] { EXPECT_TRUE(polled->SwitchOff().has_value()); }, nullptr);
+  const Result<Bytes> evicted = rig_->engine().Evict(rig_->device(), {});
+  PinPoll::Use(nullptr, nullptr);
+  EXPECT_EQ(SwitchOff(), 0u) << "it is off";
+  EXPECT_EQ(evicted.has_value() ? *evicted : 0, 0u);
+  for (Address layer : layers) {
+    EXPECT_EQ(rig_->StateOf(layer), HandleState::kResident);
+  }
   ExpectLayers(layers);
   FreeAll(layers);
 }
