@@ -16,10 +16,11 @@ def disable() -> int:
     the guard untouched, and the copies in host memory and on disk are freed.
     What would have needed an eviction raises torch.OutOfMemoryError. Tiering
     cannot begin again in this process: operators that run without the guard
-    leave no trace of what they use. Before the first use of CUDA the call has
-    the effect of enable(tiering=False).
+    leave no trace of what they use. Before the first use of CUDA the call sets
+    tiering=False, and does nothing else.
 
-    Returns: bytes that came back, in whole handles; 0 where tiering is off.
+    Returns: bytes that came back, in whole handles; 0 where tiering is off, as
+      with STRATALLOC=0 in the environment.
 
     Raises:
       NotEnabledError: before enable().
@@ -28,6 +29,8 @@ def disable() -> int:
       RuntimeError: a stream captures a CUDA graph, or bytes on disk were
         damaged; tiering goes on.
     """
+    if _state.forbidden() and not _state.is_enabled():
+        return 0  # as where enable() returned False and the program runs on
     _state.require()
     with _enable.lock:
         if _core.initialized():
@@ -36,5 +39,5 @@ def disable() -> int:
             _state.asked = _state.asked.replace(tiering=False)
             _state.active = _state.active.replace(tiering=False)
             return moved
-        _enable.enable(_state.asked.replace(tiering=False))
+        _enable.reconfigure(_state.asked.replace(tiering=False))
         return 0

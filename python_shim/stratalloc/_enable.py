@@ -191,6 +191,13 @@ def _install_foreign_uses(torch):
         hooks.install()
 
 
+def reconfigure(config):
+    """Other settings, before the first block exists; no swap."""
+    import torch
+
+    _reconfigure(torch, *_wanted(config, {}))
+
+
 def _reconfigure(torch, asked, wanted):
     """enable() again: fine until the first block exists."""
     # What is left open has a default of what the machine has free by now.
@@ -199,8 +206,8 @@ def _reconfigure(torch, asked, wanted):
     if _state.tiering_ended and wanted.tiering:
         raise RuntimeError(
             "stratalloc: disable() has switched tiering off for the rest of "
-            "this process, and enable() asks for it; pass tiering=False, or "
-            "start the program again")
+            "this process, and the settings given have it on; pass "
+            "tiering=False, or start the program again")
     if torch.cuda.is_initialized():
         changed = [key for key in Config.keys()
                    if getattr(wanted, key) != getattr(_state.active, key)

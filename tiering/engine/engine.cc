@@ -54,6 +54,12 @@ TieredDevice* Engine::StateOf(const DeviceAllocator& device) {
 Status Engine::AddDevice(DeviceAllocator& device, Bytes largest_handle) {
   MutexLock arbiter(arbiter_);
   TieredDevice& state = *StateOf(device);
+  if (switched_off()) {
+    state.allocator = &device;
+    device.EndTiering();
+    all_.Add(&state);
+    return {};
+  }
   state.under_pressure = options_.under_pressure;
   Status prepared = state.Prepare(device);
   if (prepared) {

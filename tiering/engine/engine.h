@@ -202,6 +202,7 @@ class Engine final : public Reclaimer, public ScopeListener {
   Status CheckOn() const;  // fails with why nothing moves
 
   // switch.cc
+  Result<Bytes> SwitchOffUnderArbiter();
   Status CheckNoCapture() REQUIRES(arbiter_);
   Status BringBackLocked(TieredDevice& state) REQUIRES(arbiter_);
 

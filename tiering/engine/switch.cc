@@ -28,6 +28,12 @@ Status Engine::CheckOn() const {
 Result<Bytes> Engine::SwitchOff() {
   if (switched_off()) return Bytes{0};
   STRATALLOC_RETURN_IF_ERROR(CheckOn());
+  STRATALLOC_ASSIGN_OR_RETURN(const Bytes restored, SwitchOffUnderArbiter());
+  admission_.NoteChange();
+  return restored;
+}
+
+Result<Bytes> Engine::SwitchOffUnderArbiter() {
   MutexLock arbiter(arbiter_);
   if (switched_off()) return Bytes{0};
   STRATALLOC_RETURN_IF_ERROR(CheckNoCapture());
@@ -46,7 +52,6 @@ Result<Bytes> Engine::SwitchOff() {
   off_.store(Off::kSwitched, std::memory_order_seq_cst);
   for (TieredDevice* state : movers_) state->allocator->EndTiering();
   if (lower_.host() != nullptr) lower_.host()->Trim();
-  admission_.NoteChange();
   return counters_.restored_bytes - before;
 }
 

@@ -5,9 +5,12 @@ Aliases of more than one module. Importing this imports no torch.
 """
 
 import os
-from typing import Literal, Union
+from typing import TYPE_CHECKING, Literal, Union
 
-Device = Union[int, str, "torch.device", None]  # noqa: F821 - as torch takes it
+if TYPE_CHECKING:
+    import torch
+
+Device = Union[int, str, "torch.device", None]  # as torch takes it
 Path = Union[str, "os.PathLike[str]"]
 Size = Union[int, float, str]  # whole bytes, or text as "2 GiB"
 

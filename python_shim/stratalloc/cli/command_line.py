@@ -30,11 +30,23 @@ def main(argv=None):
     given = list(sys.argv[1:] if argv is None else argv)
     if given and given[0] in _OF_FILES:
         return _pipes.ended(_run_on_files, given)
-    args = _pipes.ended(_parser().parse_args, given)
+    args = _pipes.ended(_parsed, given)
     if args.command == "run":  # what it raises is the program's
         code = _answer(args)
         return code if _pipes.written() else code or _pipes.UNREAD
     return _pipes.ended(_answer, args)
+
+
+def _parsed(given):
+    parser, commands = _parser()
+    if given and not given[0].startswith("-") and given[0] not in commands:
+        import difflib
+
+        nearest = difflib.get_close_matches(given[0].lower(), commands, 1)
+        parser.error(f"there is no command {given[0]!r}; " + (
+            f"did you mean {nearest[0]!r}?" if nearest
+            else "`stratalloc --help` lists them"))
+    return parser.parse_args(given)
 
 
 def _answer(args):
@@ -44,7 +56,7 @@ def _answer(args):
         print(f"stratalloc {__version__}")
         return EXIT_OK
     if args.command is None:
-        _parser().print_help(sys.stderr)
+        _parser()[0].print_help(sys.stderr)
         raise SystemExit(EXIT_USAGE)  # as argparse ends
     try:
         args.json = args.json and _result_file(args.json)
@@ -134,7 +146,7 @@ def _parser():
     _add_oom(commands)
     for name, meaning in _OF_FILES.items():  # parsed elsewhere
         commands.add_parser(name, help=meaning, add_help=False)
-    return parser
+    return parser, list(commands.choices)
 
 
 def _add_json(parser, what):
@@ -203,7 +215,8 @@ def _add_run(commands):
                         help="off: the simulated GPU has shapes and memory "
                         "but computes nothing; for real sizes (on)")
     parser.add_argument("--allocator", choices=("stratalloc", "native"),
-                        default="stratalloc", help="torch's or ours (ours)")
+                        default="stratalloc",
+                        help="native: PyTorch's own allocator (stratalloc)")
     parser.add_argument("--conf", metavar="k:v,...",
                         help="settings, in place of STRATALLOC_CONF")
     parser.add_argument("--report", action="store_true",

@@ -224,8 +224,18 @@ def test_signature_help_of_enable_has_every_setting():
     assert "gpu_offload_threshold: float=0.85" in signature.to_string()
 
 
+# torch's own annotations take mypy a minute.
+_TORCH = """
+from typing import Any
+class device:
+    def __init__(self, kind: str, index: int = 0) -> None: ...
+def __getattr__(name: str) -> Any: ...
+"""
+
+
 def _mypy(tmp_path, *lines):
     """(exit code, output) of mypy for a program of these lines."""
+    (tmp_path / "torch.pyi").write_text(_TORCH)
     program, configuration = tmp_path / "program.py", tmp_path / "mypy.ini"
     program.write_text("\n".join(("import stratalloc", *lines, "")))
     configuration.write_text("[mypy]\nno_site_packages = True\n"
@@ -255,7 +265,9 @@ def test_mypy_accepts_a_correct_program(tmp_path):
         "try:",
         "    stratalloc.explain('2 GiB')",
         "except stratalloc.NotEnabledError:",
-        "    pass")
+        "    pass",
+        "import torch",
+        "stratalloc.peak(device=torch.device('cuda', 0))")
     assert code == 0, said
 
 
@@ -267,6 +279,8 @@ def test_mypy_rejects_misspelt_names_and_wrong_types(tmp_path):
         'stratalloc.enable(host_budjet="8GiB")': '"host_budjet"',
         "stratalloc.enable(tiering=3)": "incompatible type",
         'stratalloc.holders(by="modul")': "incompatible type",
+        "stratalloc.holders(device=[1])": "incompatible type",
+        'stratalloc.limit(1, "x", device=b"")': "incompatible type",
         "stratalloc.peak().rows[0].byte": 'no attribute "byte"'}
     code, said = _mypy(tmp_path, *mistakes)
     assert code == 1, said

@@ -179,6 +179,34 @@ assert stratalloc.disable() == 0
 model.check()
 """
 
+_SWAP_STAYS_WITH_THE_CALLER = """
+import torch
+import stratalloc
+ours = stratalloc.allocator()
+assert not stratalloc.is_enabled()
+assert stratalloc.disable() == 0
+assert not stratalloc.is_enabled() and not stratalloc.config().tiering
+torch.cuda.memory.change_current_allocator(ours)
+assert torch.ones(3, device="cuda").sum().item() == 3
+assert stratalloc.is_enabled() and not stratalloc.config().tiering
+"""
+
+_LATER_DEVICE = """
+model = Model(4)
+stratalloc.evict()
+stratalloc.disable()
+later = [torch.ones(4 << 20, device="cuda:1") for _ in range(3)]  # 48 of 64 MiB
+assert stratalloc.report(1)["stays"] == {"where tiering is off": 48 << 20}
+assert not stratalloc.explain("40 MiB", device=1).fits
+said = refused(lambda: torch.ones(10 << 20, device="cuda:1"),
+               torch.OutOfMemoryError)
+assert "disable() has switched tiering off" in said, said
+assert "host_budget" not in said, said
+assert stratalloc.disable() == 0 and stratalloc.restore() == 0
+assert refused(lambda: stratalloc.evict(later), RuntimeError)
+model.check()
+"""
+
 
 @pytest.mark.parametrize("body", [
     pytest.param(_ENDS, id="and-nothing-leaves"),
@@ -194,6 +222,30 @@ def test_disable_ends_tiering(tmp_path, body):
     path.write_text(running.LOAD + _BEGIN + _MODEL + body)
     done = running.python(path)
     assert (running.must_work(done), done.stderr) == ("", "")
+
+
+def _must_pass(tmp_path, text, **more):
+    path = tmp_path / "program.py"
+    path.write_text(text)
+    done = running.python(path, **more)
+    assert (running.must_work(done), done.stderr) == ("", "")
+
+
+def test_disable_before_the_swap_leaves_it_to_the_caller(tmp_path):
+    _must_pass(tmp_path, running.LOAD + _SWAP_STAYS_WITH_THE_CALLER)
+
+
+@pytest.mark.skipif(not running.SIMULATED, reason="wants two GPUs")
+def test_disable_holds_for_a_device_that_is_opened_later(tmp_path):
+    _must_pass(tmp_path, running.LOAD.replace("mode=", "devices=2, mode=")
+               + _BEGIN + _MODEL + _LATER_DEVICE)
+
+
+def test_disable_where_stratalloc_0_forbids_it_has_nothing_to_do(tmp_path):
+    _must_pass(tmp_path, running.LOAD + """
+import stratalloc
+assert stratalloc.disable() == 0
+""", STRATALLOC="0")
 
 
 def test_disable_before_enable_says_what_to_call(tmp_path):

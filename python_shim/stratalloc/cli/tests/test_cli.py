@@ -428,7 +428,7 @@ def test_doctor_says_what_enable_would():
 def test_metrics_are_served_at_an_address_and_a_port(text, place):
     from stratalloc.cli import command_line as cli
 
-    args = cli._parser().parse_args(["run", "--metrics", text, "x.py"])
+    args = cli._parsed(["run", "--metrics", text, "x.py"])
     assert args.metrics == place
 
 

@@ -69,6 +69,14 @@ def test_unknown_argument_is_refused_with_the_usage_of_its_command():
         assert f"unrecognized arguments: {given[1]}" in done.stderr
 
 
+@pytest.mark.parametrize("given, said", [
+    ("repot", "there is no command 'repot'; did you mean 'report'?"),
+    ("xyz", "there is no command 'xyz'; `stratalloc --help` lists them")])
+def test_unknown_command_is_answered_with_the_nearest(given, said):
+    done = stratalloc(given, "x")
+    assert done.returncode == 2 and done.stderr.endswith(f"error: {said}\n")
+
+
 def test_no_simulated_device_at_all_names_the_number():
     done = stratalloc("run", "--simulate", "64MiB", "--devices", "0", "-m",
                       "this")
