@@ -198,51 +198,80 @@ def _add_card(parser):
 
 def _add_run(commands):
     parser = commands.add_parser(
-        "run", epilog=_EPILOG, allow_abbrev=False,
+        "run", epilog=_RUN_EXAMPLES + _EPILOG, allow_abbrev=False,
+        formatter_class=_WithExamples,
         help="run a script or module under the allocator",
         usage="stratalloc run [options] (script.py | -m module) [args ...]")
-    parser.add_argument("--simulate", metavar="SIZE",
-                        help="on simulated GPUs of SIZE (64MiB; card: the "
-                        "card's own), no GPU used")
-    _add_card(parser)
-    parser.add_argument("--devices", type=int, metavar="N",
-                        help="number of simulated GPUs (1)")
-    parser.add_argument("--mode", choices=("eager", "async"),
-                        help="of the simulated streams (eager)")
-    parser.add_argument("--seed", type=int,
-                        help="of the simulated streams' order (0)")
-    parser.add_argument("--numbers", choices=("on", "off"),
-                        help="off: the simulated GPU has shapes and memory "
-                        "but computes nothing; for real sizes (on)")
+    parser.add_argument("-m", dest="module", action="store_true",
+                        help="the target is a module name, as in python -m")
+    parser.add_argument("--conf", metavar="k:v,...",
+                        help="settings, in place of STRATALLOC_CONF")
     parser.add_argument("--allocator", choices=("stratalloc", "native"),
                         default="stratalloc",
                         help="native: PyTorch's own allocator (stratalloc)")
-    parser.add_argument("--conf", metavar="k:v,...",
-                        help="settings, in place of STRATALLOC_CONF")
-    parser.add_argument("--report", action="store_true",
-                        help="tell on stderr, when the program has ended or "
-                        "failed, who held memory at the peak")
-    _add_lines(parser)
-    parser.add_argument("--record", metavar="FILE",
-                        help="record what happens to memory, into FILE; "
-                        "FILE.running while the program runs, which "
-                        "`stratalloc recover` saves if it is killed")
-    parser.add_argument("--metrics", type=_place, metavar="[ADDRESS:]PORT",
-                        help="serve metrics for Prometheus while the program "
-                        "runs, at ADDRESS (127.0.0.1; [::1]:PORT of IPv6) and "
-                        "PORT (0: a free one; of a rank of torchrun: PORT + "
-                        "LOCAL_RANK)")
-    parser.add_argument("--redact", action="store_true",
-                        help="no names of scopes, files and the command in "
-                        "the recording")
-    parser.add_argument("--live", action="store_true",
-                        help="live lines below what the program writes to the "
-                        "terminal, and a socket for `stratalloc top`")
-    _add_json(parser, "allocator report and counters after the script")
-    parser.add_argument("-m", dest="module", action="store_true",
-                        help="the target is a module name, as in python -m")
+    _add_simulated(parser.add_argument_group("without a GPU"))
+    _add_answers(parser.add_argument_group("reports, recordings, metrics"))
     _add_target(parser)
     parser.set_defaults(function=_run)
+
+
+def _add_simulated(group):
+    group.add_argument("--simulate", metavar="SIZE",
+                       help="on simulated GPUs of SIZE (64MiB; card: the "
+                       "card's own), no GPU used")
+    _add_card(group)
+    group.add_argument("--devices", type=int, metavar="N",
+                       help="number of simulated GPUs (1)")
+    group.add_argument("--mode", choices=("eager", "async"),
+                       help="of the simulated streams (eager)")
+    group.add_argument("--seed", type=int,
+                       help="of the simulated streams' order (0)")
+    group.add_argument("--numbers", choices=("on", "off"),
+                       help="off: the simulated GPU has shapes and memory "
+                       "but computes nothing; for real sizes (on)")
+
+
+def _add_answers(group):
+    group.add_argument("--report", action="store_true",
+                       help="print the owners of memory at the peak on stderr, "
+                       "when the program has ended or failed")
+    _add_lines(group)
+    group.add_argument("--live", action="store_true",
+                       help="live lines below what the program writes to the "
+                       "terminal, and a socket for `stratalloc top`")
+    group.add_argument("--metrics", type=_place, metavar="[ADDRESS:]PORT",
+                       help="serve metrics for Prometheus while the program "
+                       "runs, at ADDRESS (127.0.0.1; [::1]:PORT of IPv6) and "
+                       "PORT (0: a free one; of a rank of torchrun: PORT + "
+                       "LOCAL_RANK)")
+    group.add_argument("--record", metavar="FILE.strata",
+                       help="record what happens to memory, into the file; "
+                       "FILE.strata.running while the program runs, which "
+                       "`stratalloc recover` saves if it is killed")
+    group.add_argument("--redact", action="store_true",
+                       help="no names of scopes, files and the command in "
+                       "the recording")
+    _add_json(group, "allocator report and counters after the script")
+
+
+_RUN_EXAMPLES = """\
+examples:
+  stratalloc run train.py --epochs 3         a GPU that is too small
+  stratalloc run --simulate 24GiB train.py   no GPU
+  stratalloc run --report -m package.train   the owners of memory at the peak
+  stratalloc run --conf oom_dir:ooms,host_budget:8GiB train.py
+                                             why memory ran out
+"""
+
+
+class _WithExamples(argparse.HelpFormatter):
+    """Leaves the lines of examples as they are, and folds what follows."""
+
+    def _fill_text(self, text, width, indent):
+        if not text.startswith(_RUN_EXAMPLES):
+            return super()._fill_text(text, width, indent)
+        rest = super()._fill_text(text[len(_RUN_EXAMPLES):], width, indent)
+        return f"{_RUN_EXAMPLES}\n{rest}"
 
 
 def _run(args):
