@@ -104,6 +104,7 @@ Bytes DeviceReports::StayingBytes() {
   for (const auto& [base, segment] : p_.heap.segments()) {
     if (segment->evictable()) {
       ForEachHandleOf(*segment, [&](HandleRef handle) {
+        p_.mutex.AssertHeld();
         if ((handle.entry().pins.load() != 0 ||
              p_.blocks.RuleOf(handle).nowhere()) &&
             IsOnDevice(handle.entry().state.load())) {
