@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import dataclasses
 
+from stratalloc._native import core as _core
 from stratalloc._native.device_metrics import TIERS
+from stratalloc._ownership import modules as _modules
 from stratalloc._rendering.page import Page
 from stratalloc._rendering.result import Result
 from stratalloc._rendering.table import Row, Table
@@ -22,7 +24,8 @@ class Residency(Result):
       host: bytes in host memory.
       disk: bytes in the spill file.
 
-    They add up to the object's storages on CUDA devices, each counted once.
+    They add up to the object's storages on CUDA devices, each counted once,
+    and to the blocks of gradients.
     """
 
     device: int
@@ -47,12 +50,12 @@ class Residency(Result):
 def residency(obj: object) -> Residency:
     """On which tiers the memory of an object is now.
 
-    Nothing moves. Another thread may move memory while the answer is made.
+    Nothing moves. Another thread may train meanwhile, or move memory.
 
     Args:
-      obj: a module (parameters, gradients and buffers), an optimizer (its
-        state), a tensor, or any iterable or mapping of those. Memory on the
-        CPU counts nothing.
+      obj: a module (its parameters and buffers, and gradients that it owns,
+        as holders() has them), an optimizer (its state), a tensor, or any
+        iterable or mapping of those. Memory on the CPU counts nothing.
 
     Returns: Residency, in bytes.
 
@@ -62,4 +65,21 @@ def residency(obj: object) -> Residency:
       RuntimeError: memory of obj is another allocator's, or this is a forked
         child.
     """
-    return Residency(**_tiers.residency(obj))
+    found = _tiers.residency(obj)
+    for tier, size in _gradients(obj).items():
+        found[tier] += size
+    return Residency(**found)
+
+
+def _gradients(obj):
+    """Bytes of gradients that the modules of obj own, by tier. From the
+    accounting: another thread may be replacing `.grad`."""
+    owners = {_core.scope_name(scope) for module in _tiers.modules(obj)
+              for scope in _modules.scopes_below(module)}
+    total = dict.fromkeys(TIERS, 0)
+    for device in range(_core.device_count() if owners else 0):
+        for row in _core.held(device)["rows"]:
+            if row["category"] == "gradient" and row["owner"] in owners:
+                for tier in TIERS:
+                    total[tier] += row[tier]
+    return total

@@ -22,8 +22,9 @@ def pin(obj: object, by: str | None = None) -> int:
     `obj` is a module (parameters, gradients and buffers), an optimizer (its
     state), a tensor, or any iterable or mapping of those, nested at will; each
     storage counts once. What was evicted is brought back first, everything
-    together. `by` names the pin in report()["pins"]; by default it is the line
-    of the caller.
+    together. While another thread trains a module, name its tensors: gradients
+    are read from `.grad`. `by` names the pin in report()["pins"]; by default it
+    is the line of the caller.
 
     Pins are counted: unpin as often as pinned. They end with the memory: new
     gradients after optimizer.zero_grad() are not pinned. Memory that never leaves
@@ -60,7 +61,8 @@ def pin(obj: object, by: str | None = None) -> int:
 def unpin(obj: object) -> int:
     """Takes one pin() of each storage of `obj` back; returns the bytes.
 
-    Storages that have no pin count nothing.
+    Storages that have no pin count nothing. As for pin(), name the tensors of a
+    module that another thread trains.
     """
     taken = []
     found = [address for ranges in _named(obj).values()

@@ -37,6 +37,9 @@ def evict(obj: object = None, device: Device = None,
         "disk": there alone, and what is in host memory goes there, too, and
         counts.
 
+    A module's gradients go with its parameters and buffers. They are read from
+    `.grad`, so while another thread trains the module, name its tensors.
+
     Returns: int, bytes in whole handles, each once; 0 before CUDA is
       initialised.
 
@@ -56,7 +59,8 @@ def evict(obj: object = None, device: Device = None,
 def restore(obj: object = None, device: Device = None) -> int:
     """Brings memory back to the device; returns the bytes that arrived.
 
-    A module's gradients come with its parameters and buffers. With nothing
+    A module's gradients come with its parameters and buffers; while another
+    thread trains the module, name its tensors, as in evict(). With nothing
     named, as much comes back as there is room for. Raises
     torch.OutOfMemoryError when what was named does not fit together; what came
     back until then stays.
@@ -65,14 +69,29 @@ def restore(obj: object = None, device: Device = None) -> int:
 
 
 def residency(obj: object) -> dict[str, int]:
-    """Bytes of an object's storages as {"device", "host", "disk"}."""
+    """Bytes of an object's storages as {"device", "host", "disk"}; of a module
+    its parameters and buffers."""
     _state.require()
     total = [0, 0, 0]
-    for ranges in named(obj).values():
+    for ranges in named(obj, gradients=False).values():
         for address, size in ranges:
             for tier, value in enumerate(_core.residency(address, size)):
                 total[tier] += value
     return dict(zip(TIERS, total))
+
+
+def modules(obj):
+    """The modules that an object is or holds, without those inside of them."""
+    import torch
+
+    if isinstance(obj, torch.nn.Module):
+        yield obj
+    elif isinstance(obj, dict):
+        for value in obj.values():
+            yield from modules(value)
+    elif isinstance(obj, (list, tuple, set, frozenset)):
+        for value in obj:
+            yield from modules(value)
 
 
 def _move(function, obj, device):
@@ -118,17 +137,18 @@ def device_index(device):
     return index
 
 
-def named(obj, all_of_it=False):
+def named(obj, all_of_it=False, gradients=True):
     """{device: [(address, bytes)]} of the distinct CUDA storages of obj.
 
-    `all_of_it`: what has no memory is an error wherever it is.
+    `all_of_it`: what has no memory is an error wherever it is. `gradients`:
+    those of modules, too; only the thread that trains may read them.
     """
     from stratalloc._native import storages as _storages
 
     if obj is None or isinstance(obj, _LEAVES):
         raise _names_nothing(obj)
     found = {}
-    for tensor, owned in _tensors(obj):
+    for tensor, owned in _tensors(obj, gradients=gradients):
         try:
             storages = _storages.of(tensor)
         except _storages.HasNoMemory:
@@ -140,11 +160,8 @@ def named(obj, all_of_it=False):
     return {device: list(ranges.items()) for device, ranges in found.items()}
 
 
-def _tensors(obj, owned=False):
-    """Every (tensor, is it a module's or an optimizer's) of an object.
-
-    Gradients come with their parameters.
-    """
+def _tensors(obj, owned=False, gradients=True):
+    """Every (tensor, is it a module's or an optimizer's) of an object."""
     import torch
 
     if isinstance(obj, (torch.UntypedStorage, torch.TypedStorage)):
@@ -155,7 +172,7 @@ def _tensors(obj, owned=False):
     elif isinstance(obj, torch.nn.Module):
         for parameter in obj.parameters():
             yield parameter, True
-            if parameter.grad is not None:
+            if gradients and parameter.grad is not None:
                 yield parameter.grad, True
         for buffer in obj.buffers():
             yield buffer, True
@@ -163,12 +180,12 @@ def _tensors(obj, owned=False):
         yield from _tensors(dict(obj.state), owned=True)
     elif isinstance(obj, dict):
         for value in obj.values():
-            yield from _tensors(value, owned)
+            yield from _tensors(value, owned, gradients)
     elif isinstance(obj, _LEAVES) or obj is None:
         return  # beside the tensors of a state_dict()
     elif hasattr(obj, "__iter__"):
         for value in obj:
-            yield from _tensors(value, owned)
+            yield from _tensors(value, owned, gradients)
     else:
         raise _names_nothing(obj)
 

@@ -129,6 +129,7 @@ class _Verb(argparse.ArgumentParser):
 
 
 def _parser():
+    """The parser, and those of its commands by name."""
     parser = argparse.ArgumentParser(
         prog="stratalloc", epilog=_EPILOG, allow_abbrev=False,
         description="A CUDA memory allocator for PyTorch that moves cold "
@@ -146,7 +147,7 @@ def _parser():
     _add_oom(commands)
     for name, meaning in _OF_FILES.items():  # parsed elsewhere
         commands.add_parser(name, help=meaning, add_help=False)
-    return parser, list(commands.choices)
+    return parser, commands.choices
 
 
 def _add_json(parser, what):

@@ -32,8 +32,7 @@ def verbs() -> list[str]:
     """The verbs of the command line, in the order of its help."""
     from stratalloc.cli import command_line
 
-    commands = command_line._parser()._subparsers
-    return list(commands._group_actions[0].choices)
+    return list(command_line._parser()[1])
 
 
 def of_modules(pages: Mapping[str, pdoc.doc.Module]) -> list[str]:

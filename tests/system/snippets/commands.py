@@ -79,11 +79,9 @@ def stratalloc(found):
         options = {name for one in command.params for name in one.opts}
         _known(found[1:], options)
         return
-    parser = cli._parser()
+    parser, choices = cli._parser()
     if not found:
         return
-    (choices,) = [one.choices for one in parser._actions
-                  if one.dest == "command"]
     if found[0] not in choices:
         if not found[0].startswith("-"):
             raise Wrong(f"stratalloc has no command {found[0]}")

@@ -53,7 +53,8 @@ def run(program, times=1):
 
 
 @pytest.mark.parametrize("answer", [
-    "holders()", "holders(by='tensor')", "report()", "mark()"])
+    "holders()", "holders(by='tensor')", "report()", "mark()",
+    "residency(model)"])
 @_ASKED
 def test_gradients_that_go(answer, times):
     run(f"""

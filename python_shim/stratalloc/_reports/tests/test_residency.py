@@ -39,6 +39,32 @@ def test_residency_follows_evict_and_restore():
     assert stratalloc.residency([model, model]).device == 8 * MIB
 
 
+def test_residency_of_a_module_counts_its_gradients_on_their_tier():
+    model = _model()
+    model(torch.ones(1, 1024, device="cuda")).sum().backward()
+    assert stratalloc.residency(model).device == 16 * MIB
+    assert stratalloc.residency(model[0]).device == 8 * MIB
+    stratalloc.evict(model[1])
+    found = stratalloc.residency([model])
+    assert (found.device, found.host) == (8 * MIB, 8 * MIB)
+    assert stratalloc.residency(list(model.parameters())).host == 4 * MIB
+    model.zero_grad()
+    assert sum(stratalloc.residency(model).values()) == 8 * MIB
+
+
+class _Unread(nn.Parameter):
+    @property
+    def grad(self):
+        raise AssertionError("another thread may be replacing it")
+
+
+def test_residency_of_a_module_reads_no_grad():
+    layer = nn.Linear(1024, 1024, bias=False, device="cuda")
+    layer.weight = _Unread(layer.weight.detach())
+    layer(torch.ones(1, 1024, device="cuda")).sum().backward()
+    assert stratalloc.residency(layer).device == 8 * MIB
+
+
 def test_residency_of_cpu_memory_is_zero():
     assert stratalloc.residency(nn.Linear(4, 4)) == {
         "device": 0, "host": 0, "disk": 0}
