@@ -206,6 +206,10 @@ def _fragmented(facts, trials):
         by = "live tensors, in handles that these keep,"
     else:
         by = "what cannot leave,"
+    # Next to full, the holders are the cause and not the last pieces: the same
+    # rule as that of the exception (python_shim/refusals/cause.cc).
+    if 4 * room < _there(facts):
+        return None
     largest = trials.fits
     size_of_it = "" if largest is None else (
         f": the largest request that would be served is {size(largest)}")

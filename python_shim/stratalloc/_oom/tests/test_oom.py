@@ -200,6 +200,18 @@ def test_enough_that_is_free_in_pieces_is_no_matter_of_live_tensors():
         "25 MiB do not fit: of 64 MiB that PyTorch may have here, 40 MiB are")
 
 
+def test_last_pieces_of_a_full_card_are_not_the_cause():
+    """As in the exception, which names the holders there."""
+    facts = json.loads(json.dumps(_plain()["live"]["report"]["facts"]))
+    facts["why_no_tiering"] = "disable() has switched tiering off"
+    facts["rounded"] = MIB
+    held = facts["parts"]["held"]
+    for free, kind in ((16 * MIB, "fragmented"), (16 * MIB - 512, "live")):
+        held["allocated"] = 64 * MIB - free - held["pending"]
+        held["allocated"] -= held["in_private_pools"]
+        assert verdict.judge(facts, _Serving()).kind == kind
+
+
 def test_growth_since_a_mark_is_said_beside_what_helps():
     report = _plain()["live"]["report"]
     changed = {"mark": "step 1", "rows": [
