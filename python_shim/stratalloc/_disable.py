@@ -16,8 +16,8 @@ def disable() -> int:
     the guard untouched, and the copies in host memory and on disk are freed.
     What would have needed an eviction raises torch.OutOfMemoryError. Tiering
     cannot begin again in this process: operators that run without the guard
-    leave no trace of what they use. Before the first use of CUDA the call sets
-    tiering=False, and does nothing else.
+    leave no trace of what they use. The allocator of allocator() is not swapped
+    in by this call.
 
     Returns: bytes that came back, in whole handles; 0 where tiering is off, as
       with STRATALLOC=0 in the environment.
@@ -35,9 +35,10 @@ def disable() -> int:
     with _enable.lock:
         if _core.initialized():
             moved = _core.switch_tiering_off()
-            _state.tiering_ended = True
             _state.asked = _state.asked.replace(tiering=False)
             _state.active = _state.active.replace(tiering=False)
-            return moved
-        _enable.reconfigure(_state.asked.replace(tiering=False))
-        return 0
+        else:
+            moved = 0
+            _enable.reconfigure(_state.asked.replace(tiering=False))
+        _state.tiering_ended = True
+        return moved

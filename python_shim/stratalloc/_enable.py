@@ -122,6 +122,7 @@ def _ready_for_plugin(config, overrides, before=lambda torch: None):
     if is_enabled() and config is None and not overrides:
         return torch
     asked, wanted = _wanted(config, overrides)
+    _refuse_tiering(wanted)
     _bridge.load(torch.__version__)
     _refuse_late(torch)
     _say_if_there_is_no_gpu(torch)
@@ -191,6 +192,14 @@ def _install_foreign_uses(torch):
         hooks.install()
 
 
+def _refuse_tiering(wanted):
+    if _state.tiering_ended and wanted.tiering:
+        raise RuntimeError(
+            "stratalloc: disable() has switched tiering off for the rest of "
+            "this process, and the settings given have it on; pass "
+            "tiering=False, or start the program again")
+
+
 def reconfigure(config):
     """Other settings, before the first block exists; no swap."""
     import torch
@@ -203,11 +212,7 @@ def _reconfigure(torch, asked, wanted):
     # What is left open has a default of what the machine has free by now.
     if wanted == _state.active or asked == _state.asked:
         return
-    if _state.tiering_ended and wanted.tiering:
-        raise RuntimeError(
-            "stratalloc: disable() has switched tiering off for the rest of "
-            "this process, and the settings given have it on; pass "
-            "tiering=False, or start the program again")
+    _refuse_tiering(wanted)
     if torch.cuda.is_initialized():
         changed = [key for key in Config.keys()
                    if getattr(wanted, key) != getattr(_state.active, key)

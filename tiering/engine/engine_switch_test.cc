@@ -86,8 +86,8 @@ TEST_F(EngineSwitchTest, WhatDoesNotFitIsNamedAndTieringGoesOn) {
   const std::vector<Address> others = {Malloc(5 * kHandle)};
   const Error refusal = Refusal();
   EXPECT_EQ(refusal.code, ErrorCode::kOutOfMemory);
-  EXPECT_THAT(refusal.message, HasSubstr("6.00 MiB of evicted memory have no "
-                                         "room on GPU 0"));
+  EXPECT_THAT(refusal.message, HasSubstr("6.00 MiB of evicted memory, in whole "
+                                         "pages, have no room on GPU 0"));
   EXPECT_THAT(refusal.message, HasSubstr("until then tiering goes on"));
   FreeAll(others);
   EXPECT_GT(Evict(), 0u) << "it goes on";

@@ -264,8 +264,8 @@ TEST_F(EngineTest, WhoIsRefusedForWhatOthersUseIsToldWhyOnce) {
   ASSERT_FALSE(refused.has_value());
   EXPECT_THAT(
       refused.error().message,
-      EndsWith("aten::_foreach needs 4.00 MiB on GPU 0 at once, but the limit "
-               "of 16.00 MiB is reached."));
+      EndsWith("aten::_foreach needs 4.00 MiB on GPU 0 at once, in whole "
+               "pages, but the limit of 16.00 MiB is reached."));
   ExpectLayers(layers);
   FreeAll(layers);
 }

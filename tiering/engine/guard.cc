@@ -238,7 +238,7 @@ Status Engine::RestoreForLocked(DeviceAllocator& device, const char* name,
                 "CUDA out of memory. " + std::string(name) + " needs " +
                     FormatBytes(BytesOf(device, handles)) + " on GPU " +
                     std::to_string(static_cast<int>(device.device().index())) +
-                    " at once, " + why + ".");
+                    " at once, in whole pages, " + why + ".");
   };
   // Evicting everything for what fits nowhere helps nobody.
   if (IsHopeless(device, handles)) {
@@ -273,12 +273,13 @@ Status Engine::CheckFits(const char* name,
     DeviceAllocator& device = *state->allocator;
     const Bytes bytes = BytesOf(device, handles);
     if (device.CouldHold(bytes)) continue;
-    return Fail(ErrorCode::kOutOfMemory,
-                "CUDA out of memory. " + std::string(name) + " needs " +
-                    FormatBytes(bytes) + " on GPU " +
-                    std::to_string(static_cast<int>(device.device().index())) +
-                    " at once, which is more than the limit of " +
-                    FormatBytes(device.most()) + ".");
+    return Fail(
+        ErrorCode::kOutOfMemory,
+        "CUDA out of memory. " + std::string(name) + " needs " +
+            FormatBytes(bytes) + " on GPU " +
+            std::to_string(static_cast<int>(device.device().index())) +
+            " at once, in whole pages, which is more than the limit of " +
+            FormatBytes(device.most()) + ".");
   }
   return {};
 }

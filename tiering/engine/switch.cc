@@ -91,7 +91,7 @@ Status Engine::BringBackLocked(TieredDevice& state) {
   missing -= counters_.restored_bytes - before;
   return Fail(ErrorCode::kOutOfMemory,
               "CUDA out of memory. " + FormatBytes(missing) +
-                  " of evicted memory have no room on GPU " +
+                  " of evicted memory, in whole pages, have no room on GPU " +
                   std::to_string(static_cast<int>(device.device().index())) +
                   ": " + status.error().message +
                   ". Free that much and call disable() again; until then "

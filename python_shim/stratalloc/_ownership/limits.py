@@ -44,6 +44,12 @@ class Limit(Started, Answer):
         self._closed = False
         _holding[device, path] = self
 
+    def __enter__(self) -> Limit:
+        if self._closed:
+            raise RuntimeError(f"stratalloc.limit: the limit of {self.scope} "
+                               "is closed; call limit() again")
+        return self
+
     def close(self) -> None:
         """Ends the limit, and restores the one that it replaced, if that is not
         closed. A later limit of the scope stays in force."""

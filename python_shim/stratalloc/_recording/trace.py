@@ -45,8 +45,13 @@ class Trace(Started, Answer):
 
     def __init__(self, path: Path | None = None, redact: bool = False) -> None:
         if path is not None:
-            _exporter(os.fspath(path))
-        self.path = None if path is None else os.path.abspath(os.fspath(path))
+            try:
+                path = os.fspath(path)
+            except TypeError:
+                raise TypeError("stratalloc.trace: path must be a str or a "
+                                f"path, not {type(path).__name__}") from None
+            _exporter(path)
+        self.path = None if path is None else os.path.abspath(path)
         self._redact = redact
         self._number = None
         self._run = self._told = None

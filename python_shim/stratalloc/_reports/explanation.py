@@ -122,8 +122,8 @@ _OUTCOMES = {
     "headroom": lambda said: f"served if {format_size(said.leaves)} are "
                              "evicted and the memory that is left to others on "
                              "the card is taken",
-    "no room": lambda said: f"refused: {format_size(said.leaves)} would have to "
-                            "leave, and the host and the disk have room for "
+    "no room": lambda said: f"likely refused: {format_size(said.leaves)} would "
+                            "have to leave, and the host and the disk have room for "
                             f"{format_size(said.room_below)}",
     "nothing": lambda said: f"refused; {format_size(said.missing)} are missing "
                             "even with everything evicted that may leave",

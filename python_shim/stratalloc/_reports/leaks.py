@@ -188,7 +188,10 @@ def leaks(steps: int = 20, device: Device = None,
       NotEnabledError: before enable().
       ValueError: steps or on is none of these.
     """
-    if not isinstance(steps, int) or steps < LEAST:
+    if not isinstance(steps, int):
+        raise ValueError(f"stratalloc.leaks: steps={steps!r} is no int; use "
+                         f"{LEAST} or more")
+    if steps < LEAST:
         raise ValueError(f"stratalloc.leaks: steps={steps!r} are too few to "
                          f"tell growth from a warm-up; use {LEAST} or more")
     if on not in ("optimizer", "call"):

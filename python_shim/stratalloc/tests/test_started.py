@@ -137,6 +137,20 @@ def _limit_now():
     return [row["bytes"] for row in stratalloc.report()["limits"]]
 
 
+def test_closed_limit_is_not_entered_again():
+    limit = stratalloc.limit(MIB, scope="closed")
+    limit.close()
+    with pytest.raises(RuntimeError, match="closed is closed; call limit"):
+        limit.__enter__()
+
+
+def test_argument_of_a_wrong_type_is_named():
+    with pytest.raises(ValueError, match="steps='x' is no int; use 12"):
+        stratalloc.leaks(steps="x")
+    with pytest.raises(TypeError, match="path must be a str or a path, not in"):
+        stratalloc.trace(3)
+
+
 def test_closed_limit_restores_the_limit_that_it_replaced():
     first = stratalloc.limit(3 * MIB, scope="nested")
     second = stratalloc.limit(2 * MIB, scope="nested")

@@ -84,7 +84,7 @@ _DOES_NOT_FIT = """
 model = Model(20)
 model.step()
 said = refused(stratalloc.disable, torch.OutOfMemoryError)
-assert "have no room on GPU 0" in said, said
+assert "of evicted memory, in whole pages, have no room on GPU 0" in said, said
 assert "until then tiering goes on" in said, said
 assert stratalloc.config().tiering
 for _ in range(3):
@@ -171,6 +171,10 @@ _BEFORE_CUDA = """
 assert stratalloc.disable() == 0
 assert not stratalloc.config().tiering
 assert stratalloc.config().host_budget == 256 << 20
+assert warned(stratalloc.enable) == ["stratalloc: enable() switches nothing "
+    "on: disable() has ended tiering in this process"]
+said = refused(lambda: stratalloc.enable(host_budget="128MiB"), RuntimeError)
+assert "disable() has switched tiering off for the rest of" in said, said
 model = Model(4)
 model.step()
 said = refused(stratalloc.evict, RuntimeError)
@@ -186,6 +190,11 @@ ours = stratalloc.allocator()
 assert not stratalloc.is_enabled()
 assert stratalloc.disable() == 0
 assert not stratalloc.is_enabled() and not stratalloc.config().tiering
+try:
+    stratalloc.allocator(host_budget="128MiB")
+    raise AssertionError("tiering would begin again")
+except RuntimeError as error:
+    assert "disable() has switched tiering off" in str(error), error
 torch.cuda.memory.change_current_allocator(ours)
 assert torch.ones(3, device="cuda").sum().item() == 3
 assert stratalloc.is_enabled() and not stratalloc.config().tiering

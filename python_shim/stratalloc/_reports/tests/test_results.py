@@ -301,7 +301,7 @@ def test_what_has_no_room_below_is_told_as_refused():
         remedy="Room for 4.00 MiB more on the host or on disk would have "
         "served it.")
     assert not asked.fits
-    assert "refused: 6 MiB would have to leave" in str(asked)
+    assert "likely refused: 6 MiB would have to leave" in str(asked)
     assert "room for 2 MiB" in str(asked)
     fits = dataclasses.replace(asked, room_below=6 * MIB, remedy="")
     assert fits.fits and "served if 6 MiB are evicted" in str(fits)
