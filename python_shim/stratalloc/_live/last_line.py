@@ -133,4 +133,6 @@ def _judged(recordings, verdict, path):
 
 def _few(events):
     if events > MOST_EVENTS:
-        raise _NoVerdict(f"{events} events are more than are read at the end")
+        raise _NoVerdict(
+            f"{events} events are more than are read at the end; `stratalloc "
+            "report` reads all of a recording (--record FILE.strata)")
