@@ -281,7 +281,10 @@ def test_stratalloc_0_wins_over_enable(program):
             with pytest.raises(stratalloc.NotEnabledError,
                                match="STRATALLOC=0"):
                 way()
-        text, = set(_answers().values())
+        answers = _answers()
+        # As enable() returned False, so that the program runs on.
+        assert answers.pop("disable") == "" and stratalloc.disable() == 0
+        text, = set(answers.values())
         assert "STRATALLOC=0 in the environment" in text
         assert not stratalloc.is_enabled() and not _core.loaded()
         assert torch.cuda.memory.get_allocator_backend() == "native"
