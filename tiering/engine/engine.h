@@ -61,7 +61,8 @@ class Engine final : public Reclaimer, public ScopeListener {
 
   // Before the device can be found, once: makes streams, tiers and the checksum
   // kernel for it. On failure the device takes no part: nothing of it is ever
-  // evicted, and its captures are minded all the same. `largest_handle`: of any
+  // evicted, and its captures are minded all the same. Nor does a device that
+  // is added after SwitchOff(), which succeeds. `largest_handle`: of any
   // device that may come later; the staging buffers hold one of those.
   Status AddDevice(DeviceAllocator& device, Bytes largest_handle = 0);
   // Why it takes no part; "" if it does. Once it can be found.

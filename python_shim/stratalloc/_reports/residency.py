@@ -65,16 +65,17 @@ def residency(obj: object) -> Residency:
       RuntimeError: memory of obj is another allocator's, or this is a forked
         child.
     """
-    found = _tiers.residency(obj)
-    for tier, size in _gradients(obj).items():
+    modules = []
+    found = _tiers.residency(obj, modules)
+    for tier, size in _gradients(modules).items():
         found[tier] += size
     return Residency(**found)
 
 
-def _gradients(obj):
-    """Bytes of gradients that the modules of obj own, by tier. From the
-    accounting: another thread may be replacing `.grad`."""
-    owners = {_core.scope_name(scope) for module in _tiers.modules(obj)
+def _gradients(modules):
+    """Bytes of gradients that the modules own, by tier. From the accounting:
+    another thread may be replacing `.grad`."""
+    owners = {_core.scope_name(scope) for module in modules
               for scope in _modules.scopes_below(module)}
     total = dict.fromkeys(TIERS, 0)
     for device in range(_core.device_count() if owners else 0):

@@ -16,12 +16,15 @@ or an optimizer it is passed over, as one on the CPU is.
 from __future__ import annotations
 
 import functools
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from stratalloc._native import core as _core
 from stratalloc._native import state as _state
 from stratalloc._native.argument_types import Device
 from stratalloc._native.device_metrics import TIERS
+
+if TYPE_CHECKING:
+    import torch
 
 
 def evict(obj: object = None, device: Device = None,
@@ -68,30 +71,17 @@ def restore(obj: object = None, device: Device = None) -> int:
     return _move(_core.restore, obj, device)
 
 
-def residency(obj: object) -> dict[str, int]:
-    """Bytes of an object's storages as {"device", "host", "disk"}; of a module
-    its parameters and buffers."""
+def residency(obj: object, modules: list[torch.nn.Module] | None = None
+              ) -> dict[str, int]:
+    """Bytes of an object's storages as {"device", "host", "disk"}. `modules`:
+    as named() has it."""
     _state.require()
     total = [0, 0, 0]
-    for ranges in named(obj, gradients=False).values():
+    for ranges in named(obj, modules=modules).values():
         for address, size in ranges:
             for tier, value in enumerate(_core.residency(address, size)):
                 total[tier] += value
     return dict(zip(TIERS, total))
-
-
-def modules(obj):
-    """The modules that an object is or holds, without those inside of them."""
-    import torch
-
-    if isinstance(obj, torch.nn.Module):
-        yield obj
-    elif isinstance(obj, dict):
-        for value in obj.values():
-            yield from modules(value)
-    elif isinstance(obj, (list, tuple, set, frozenset)):
-        for value in obj:
-            yield from modules(value)
 
 
 def _move(function, obj, device):
@@ -137,18 +127,19 @@ def device_index(device):
     return index
 
 
-def named(obj, all_of_it=False, gradients=True):
+def named(obj, all_of_it=False, modules=None):
     """{device: [(address, bytes)]} of the distinct CUDA storages of obj.
 
-    `all_of_it`: what has no memory is an error wherever it is. `gradients`:
-    those of modules, too; only the thread that trains may read them.
+    `all_of_it`: what has no memory is an error wherever it is. `modules`: a
+    list that gets the modules, whose gradients are then left out. Only the
+    thread that trains may read these.
     """
     from stratalloc._native import storages as _storages
 
     if obj is None or isinstance(obj, _LEAVES):
         raise _names_nothing(obj)
     found = {}
-    for tensor, owned in _tensors(obj, gradients=gradients):
+    for tensor, owned in _tensors(obj, modules=modules):
         try:
             storages = _storages.of(tensor)
         except _storages.HasNoMemory:
@@ -160,7 +151,7 @@ def named(obj, all_of_it=False, gradients=True):
     return {device: list(ranges.items()) for device, ranges in found.items()}
 
 
-def _tensors(obj, owned=False, gradients=True):
+def _tensors(obj, owned=False, modules=None):
     """Every (tensor, is it a module's or an optimizer's) of an object."""
     import torch
 
@@ -170,9 +161,11 @@ def _tensors(obj, owned=False, gradients=True):
     if isinstance(obj, torch.Tensor):
         yield obj, owned
     elif isinstance(obj, torch.nn.Module):
+        if modules is not None:
+            modules.append(obj)
         for parameter in obj.parameters():
             yield parameter, True
-            if gradients and parameter.grad is not None:
+            if modules is None and parameter.grad is not None:
                 yield parameter.grad, True
         for buffer in obj.buffers():
             yield buffer, True
@@ -180,12 +173,12 @@ def _tensors(obj, owned=False, gradients=True):
         yield from _tensors(dict(obj.state), owned=True)
     elif isinstance(obj, dict):
         for value in obj.values():
-            yield from _tensors(value, owned, gradients)
+            yield from _tensors(value, owned, modules)
     elif isinstance(obj, _LEAVES) or obj is None:
         return  # beside the tensors of a state_dict()
     elif hasattr(obj, "__iter__"):
         for value in obj:
-            yield from _tensors(value, owned, gradients)
+            yield from _tensors(value, owned, modules)
     else:
         raise _names_nothing(obj)
 

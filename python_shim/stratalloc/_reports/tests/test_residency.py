@@ -47,6 +47,7 @@ def test_residency_of_a_module_counts_its_gradients_on_their_tier():
     stratalloc.evict(model[1])
     found = stratalloc.residency([model])
     assert (found.device, found.host) == (8 * MIB, 8 * MIB)
+    assert stratalloc.residency(model.children()) == found  # read once
     assert stratalloc.residency(list(model.parameters())).host == 4 * MIB
     model.zero_grad()
     assert sum(stratalloc.residency(model).values()) == 8 * MIB
