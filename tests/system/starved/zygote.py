@@ -22,7 +22,7 @@ _OFFLINE = {
 }
 
 
-def prepare(card=None, numbers="on", devices=1, mode="eager"):
+def prepare(card=None, numbers="on", devices=1, mode="eager", profile=None):
     """Loads the simulated device and torch; nothing uses CUDA here."""
     os.environ.update(_OFFLINE)
     from stratalloc import _autoload, simulate
@@ -30,7 +30,7 @@ def prepare(card=None, numbers="on", devices=1, mode="eager"):
     _autoload.leave_to_caller()
     # Each child says how large its device is; this is what nobody set.
     simulate.load("8GiB", devices=devices, mode=mode, card=card,
-                  numbers=numbers)
+                  profile=profile, numbers=numbers)
     import torch
 
     # Sums in another order would differ in the last bit, and a parent whose

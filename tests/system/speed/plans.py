@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which jobs a run of the yardstick measures, and on which card.
+
+Thread-safety: yes; values only.
+Lifetime: that of a run.
+Errors: none.
+Invariants: a job that would pin more host memory than `host_memory` is left
+out, and said so.
+"""
+
+import dataclasses
+
+from tests.system.speed import jobs
+from tests.system.speed import sizing
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """The card, the multiples and the passes of a run."""
+
+    card: int = 8 * sizing.GIB
+    width: int = 4096
+    host: str = "1.25"
+    multiples: tuple = (1.05, 1.25, 1.5, 2., 3.)
+    ratios: tuple = (.1, 1., 2.)
+    training_multiples: tuple = (1.05, 1.5, 2., 3.)
+    training_ratios: tuple = (1.,)
+    optimizers: tuple = tuple(jobs.OPTIMIZERS)
+    warm_up: int = 12
+    training_warm_up: int = 6
+    measured: int = 4
+    host_memory: int = 6 * sizing.GIB
+    timeout: int = 1200
+
+    def about(self):
+        """The keys of each row that say what it was measured on."""
+        return {"card": "h200, a twentieth of its tensor cores (card.json)",
+                "card_bytes": self.card}
+
+    def budget(self, multiple, copies=1):
+        """The host budget of a job, in bytes."""
+        count = sizing.layers(multiple, self.card, self.width, copies)
+        return sizing.host_budget(
+            self.host, count * self.width * self.width * 2 * copies, self.card)
+
+
+def quick(plan):
+    """The same on a small card with fewer jobs and small layers."""
+    return dataclasses.replace(
+        plan, card=sizing.GIB, width=2048, multiples=(1.25, 2.), ratios=(1.,),
+        training_multiples=(1.5,), optimizers=("SGD", "AdamW fused"),
+        warm_up=6, training_warm_up=3, measured=2)
