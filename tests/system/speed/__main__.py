@@ -19,10 +19,12 @@ import dataclasses
 import os
 import sys
 
+from tests.system.speed import curve
 from tests.system.speed import inference
+from tests.system.speed import offload
 from tests.system.speed import plans
 from tests.system.speed import rows
-from tests.system.speed import sizing
+from tests.system.speed import serving
 from tests.system.speed import training
 from tests.system.starved import tables
 from tests.system.starved import zygote
@@ -41,13 +43,11 @@ def main(argv=None):
     found, red = [], False
     for section in args.sections:
         of_section = []
-        for about, budget, job, arguments in _SECTIONS[section](plan):
-            if budget > plan.host_memory:
-                print(f"left out: {section} {about}: {sizing.shown(budget)} "
-                      "of host memory (--host-memory)", flush=True)
-                continue
+        for about, job, arguments in _SECTIONS[section](plan):
             try:
                 of_section += job(plan, *arguments)
+            except plans.LeftOutError as reason:
+                print(f"left out: {section} {about}: {reason}", flush=True)
             except (zygote.Refused, zygote.Died) as error:
                 print(f"RED {section} {about}: {str(error)[:800]}", flush=True)
                 red = True
@@ -65,21 +65,33 @@ def main(argv=None):
 def _inference(plan):
     for multiple in plan.multiples:
         for ratio in plan.ratios:
-            yield (f"{multiple:g}x", plan.budget(multiple),
-                   inference.measure, (multiple, ratio))
+            yield (f"{multiple:g}x", inference.measure, (multiple, ratio))
 
 
 def _training(plan):
     for optimizer in plan.optimizers:
-        copies = training.jobs.COPIES[optimizer]
         for multiple in plan.training_multiples:
             for ratio in plan.training_ratios:
-                yield (f"{optimizer} {multiple:g}x",
-                       plan.budget(multiple, copies), training.measure,
+                yield (f"{optimizer} {multiple:g}x", training.measure,
                        (optimizer, multiple, ratio))
 
 
-_SECTIONS = {"inference": _inference, "training": _training}
+def _offload(plan):
+    for multiple in plan.offload_multiples:
+        yield f"{multiple:g}x", offload.measure, (multiple, 1.)
+
+
+def _serving(plan):
+    yield "8 threads", serving.measure, (1.,)
+
+
+def _curve(plan):
+    for percent in curve.PERCENT:
+        yield f"{percent} %", curve.measure, (percent,)
+
+
+_SECTIONS = {"inference": _inference, "training": _training,
+             "offload": _offload, "serving": _serving, "curve": _curve}
 
 
 def _arguments(argv):
@@ -94,6 +106,8 @@ def _arguments(argv):
                         help="a card of 1 GiB and few jobs")
     parser.add_argument("--memory", type=parse_size, metavar="SIZE",
                         help="of the card (8GiB)")
+    parser.add_argument("--curve-model", type=parse_size, metavar="SIZE",
+                        help="the model of the curve (4GiB)")
     parser.add_argument("--width", type=int, help="of a layer (4096)")
     parser.add_argument("--host", metavar="all|FACTOR",
                         help="host budget: all of the model, or a multiple of "
@@ -116,9 +130,11 @@ def _arguments(argv):
             parser.error(f"no such section: {section}")
     args.sections = args.sections or list(_SECTIONS)
     plan = plans.quick(plans.Plan()) if args.quick else plans.Plan()
-    given = {"card": args.memory, "width": args.width, "host": args.host,
+    given = {"card": args.memory, "curve_model": args.curve_model,
+             "width": args.width, "host": args.host,
              "host_memory": args.host_memory, "multiples": args.multiples,
-             "training_multiples": args.multiples, "ratios": args.ratios,
+             "training_multiples": args.multiples,
+             "offload_multiples": args.multiples, "ratios": args.ratios,
              "training_ratios": args.ratios, "optimizers": args.optimizers,
              "warm_up": args.warm_up, "training_warm_up": args.warm_up,
              "measured": args.measured}

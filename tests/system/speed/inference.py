@@ -6,7 +6,7 @@ on a card with room, which says how long a pass computes and what it allocates.
 
 Thread-safety: one caller at a time: it forks.
 Lifetime: the processes end with their jobs.
-Errors: zygote.Refused, zygote.Died.
+Errors: zygote.Refused, zygote.Died, plans.LeftOutError.
 Invariants: the bound of a pass does not depend on the allocator under test.
 """
 
@@ -29,8 +29,8 @@ def native(stack):
 def measure(plan, multiple, ratio):
     """The rows of one job of a plan (plans.Plan)."""
     stack = sizing.stack(multiple, ratio, plan.card, plan.width)
-    budget = sizing.host_budget(plan.host, stack.bytes, plan.card)
     room = native(stack)
+    budget = plan.budget(room["peak"])
     ours = zygote.run(
         jobs.inference, stack, jobs.Where(plan.card, host_budget=budget),
         plan.warm_up, plan.measured, 2, timeout=plan.timeout)

@@ -59,25 +59,29 @@ def read(path):
 
 def cell(row):
     """A figure for people: a share, a multiple of its baseline, or a value."""
-    if row["figure"] == "time" and row["ratio"]:
-        return f"{row['value']:.1f} ({1 / row['ratio']:.2f})"
+    figure, ratio = row["figure"], row["ratio"]
+    if figure == "time" and ratio:
+        return f"{row['value']:.1f} ({1 / ratio:.2f})"
+    if ratio is not None and _is_multiple(row):
+        return f"{ratio:.2f}x"
     if row["unit"] == "bytes":
-        return (f"{row['value'] / (1 << 30):.2f}" if row["ratio"] is None
-                else f"{row['ratio']:.2f}x")
-    if row["figure"].startswith("pass"):
-        return f"{row['ratio']:.1f}x"
+        return f"{row['value'] / (1 << 30):.2f}"
     return f"{row['value']:.3g}"
 
 
+def _is_multiple(row):
+    return row["unit"] == "bytes" or row["figure"].startswith("pass") or (
+        "against" in row["figure"])
+
+
 def _heading(row):
-    figure = row["figure"]
+    figure, ratio = row["figure"], row["ratio"]
     if figure == "time":
         return "ms (share)"
-    if row["unit"] == "bytes":
-        return figure + (", GiB" if row["ratio"] is None else "/least")
-    if figure.startswith("pass"):
-        return figure
-    return f"{figure}, {row['unit']}"
+    if ratio is None or not _is_multiple(row):
+        unit = "GiB" if row["unit"] == "bytes" else row["unit"]
+        return f"{figure}, {unit}"
+    return f"{figure}/least" if row["unit"] == "bytes" else figure
 
 
 def table(found, before=None):

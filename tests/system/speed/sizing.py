@@ -19,6 +19,9 @@ from tests.system.speed import jobs
 MIB, GIB = 1 << 20, 1 << 30
 _FLOPS = 49.475e12 * .7  # of card.json in bfloat16, its efficiency included
 _BUS = 55e9
+# Above this share of its budget the host gives up copies (the setting
+# cpu_offload_threshold).
+_FULL = .9
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,13 +74,15 @@ def bound(model_bytes, capacity, compute_ns, bus, written):
     return Bound(least, least if written else 0, compute_ns, *bus)
 
 
-def host_budget(rule, model_bytes, card):
-    """Bytes of host memory: "all" of the model, or a multiple of what it lacks.
+def host_budget(rule, need, card):
+    """Bytes of host memory for a job that allocates `need` bytes at its peak.
 
-    Rounded up to 32 MiB, the largest handle, with two of them to spare.
+    rule: "all", so that the host holds a copy of everything, or a multiple of
+    what the card lacks. Rounded up to 32 MiB, the largest handle, with two of
+    them to spare.
     """
-    wanted = (model_bytes if rule == "all"
-              else float(rule) * max(0, model_bytes - card))
+    wanted = (need / _FULL if rule == "all"
+              else float(rule) * max(0, need - card))
     return (math.ceil(wanted / (32 * MIB)) + 2) * 32 * MIB
 
 

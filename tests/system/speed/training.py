@@ -3,7 +3,7 @@
 
 Thread-safety: one caller at a time: it forks.
 Lifetime: the processes end with their jobs.
-Errors: zygote.Refused, zygote.Died.
+Errors: zygote.Refused, zygote.Died, plans.LeftOutError.
 Invariants: the least bytes of a step, each way, are all state minus the card.
 That bound is naive: an optimizer has no computing to hide its bytes under, and
 gradients that are dead need not be copied.
@@ -23,9 +23,9 @@ def measure(plan, optimizer, multiple, ratio):
     copies = jobs.COPIES[optimizer]
     stack = sizing.stack(multiple, ratio, plan.card, plan.width, copies)
     state = stack.bytes * copies
-    budget = sizing.host_budget(plan.host, state, plan.card)
     room = zygote.run(jobs.training, stack,
                       jobs.Where(3 * state + _ROOM, "native"), optimizer, 2, 1)
+    budget = plan.budget(room["peak"])
     ours = zygote.run(
         jobs.training, stack, jobs.Where(plan.card, host_budget=budget),
         optimizer, plan.training_warm_up, plan.measured, 1,
