@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the host does that takes time and that no call of CUDA shows: a thread
-// computes over bytes of the host, a thread waits for another one. A model of
-// time, such as the clock of a simulated device, listens here; nobody does in
-// production.
+// Events of the host that take time or memory and that no call of CUDA shows: a
+// thread computes over bytes of the host, a thread waits for another one, a
+// thread is about to touch memory. A model of the host, such as that of a
+// simulated device, listens here; there is no listener in production.
 //
 // Cost: one load per event. No event is on the path of a malloc, free or
 // operator that neither waits nor moves bytes.
@@ -27,6 +27,8 @@ struct HostTimeListener {
   void (*let_go)(std::uint64_t token) = nullptr;
   // The calling thread waited for the token and goes on.
   void (*went_on)(std::uint64_t token) = nullptr;
+  // 1: no byte of pinned memory is ever read, so that it needs no pages.
+  int (*is_phantom)() = nullptr;
 };
 
 inline std::atomic<const HostTimeListener*> host_time_listener{nullptr};
@@ -48,6 +50,12 @@ inline void NoteWentOn(const void* waited_for) {
   if (const auto* listener = host_time_listener.load()) {
     listener->went_on(reinterpret_cast<std::uintptr_t>(waited_for));
   }
+}
+
+inline bool PinnedMemoryIsPhantom() {
+  const auto* listener = host_time_listener.load();
+  return listener != nullptr && listener->is_phantom != nullptr &&
+         listener->is_phantom() != 0;
 }
 
 }  // namespace stratalloc

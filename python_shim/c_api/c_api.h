@@ -70,12 +70,13 @@ STRATALLOC_API void stratalloc_string_free(char* text);
 STRATALLOC_API int stratalloc_holds(uint64_t address);
 /* Who keeps time (a simulated device) is told what the host does that no call
  * of CUDA shows: a thread computed a checksum of so many bytes; whoever waits
- * for `token` may go on; the calling thread waited for it and goes on. Called
- * under any lock of ours, from any thread, to the end of the process; may take
- * none of ours. The last call counts. */
+ * for `token` may go on; the calling thread waited for it and goes on. While
+ * `is_phantom` answers 1, memory is pinned without being touched: no copy ever
+ * reads it. Called under any lock of ours, from any thread, to the end of the
+ * process; may take none of ours. The last call counts. */
 STRATALLOC_API void stratalloc_listen_to_host(
     void (*checksummed)(uint64_t bytes), void (*let_go)(uint64_t token),
-    void (*went_on)(uint64_t token));
+    void (*went_on)(uint64_t token), int (*is_phantom)(void));
 
 /* ---- the report --------------------------------------------------------- */
 

@@ -156,7 +156,9 @@ def _prepare(torch, asked, wanted):
     _core.configure(wanted, asked.host_budget is not None)
     _torch_settings.install()
     _card_size.use(wanted.gpu_limit)
-    for remark in asked.remarks(wanted):
+    # A phantom host_budget needs no memory of this machine.
+    memory = sys.maxsize if simulate.is_phantom() else None
+    for remark in asked.remarks(wanted, memory):
         _log.warning("stratalloc: %s", remark)
     if _state.active is None:
         simulate.after_enable(torch)

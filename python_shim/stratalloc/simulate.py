@@ -20,6 +20,7 @@ entry-point group `stratalloc.simulated_device`, and the module has
     missing()               names of its files that are not there
     label(), last_line()    a sentence for every output; what the run did
     counters(), calls(), virtual_time()     figures
+    is_phantom()            whether its memory, pinned memory too, has no bytes
     before_enable(torch)    before the guard is installed, whenever enable() does
                             something: kernels that the guard is to stand before
     after_enable(torch)     once, when the core has its settings
@@ -92,6 +93,11 @@ def after_enable(torch: types.ModuleType) -> None:
     """What enable() calls when the core has its settings."""
     if _loaded is not None:
         _loaded.after_enable(torch)
+
+
+def is_phantom() -> bool:
+    """Whether the memory of the simulated device has addresses and no bytes."""
+    return _loaded is not None and _loaded.is_phantom()
 
 
 def label() -> str:

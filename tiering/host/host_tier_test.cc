@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "allocator/base/host_time.h"
 #include "tests/simulator/cudasim/control.h"
 #include "tests/simulator/cudasim/cuda_calls.h"
 #include "tiering/host/memory_limit.h"
@@ -320,6 +321,20 @@ TEST_F(HostTierTest, AForkedChildDoesNotInheritThePages) {
   int status = 1;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
+}
+
+// A listener says that no copy reads pinned memory: it gets addresses alone.
+TEST_F(HostTierTest, PhantomMemoryIsPinnedWithoutPages) {
+  static constexpr HostTimeListener kPhantom = {.is_phantom = [] { return 1; }};
+  host_time_listener.store(&kPhantom);
+  HostTier tier(Budget(8 * kMiB));
+  const auto buffer = tier.Allocate(2 * kMiB);
+  host_time_listener.store(nullptr);
+  ASSERT_TRUE(buffer) << buffer.error().message;
+  std::vector<unsigned char> resident(2 * kMiB / 4096, 1);
+  ASSERT_EQ(mincore(buffer->data, buffer->bytes, resident.data()), 0);
+  for (const unsigned char page : resident) EXPECT_EQ(page & 1, 0);
+  EXPECT_EQ(tier.reserved(), 8 * kMiB);
 }
 
 using HostTierDeathTest = HostTierTest;

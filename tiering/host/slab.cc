@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "allocator/base/check.h"
+#include "allocator/base/host_time.h"
 
 namespace stratalloc {
 namespace {
@@ -93,7 +94,7 @@ Result<std::unique_ptr<Slab>> Slab::Create(const Device& device, Bytes bytes,
   // A forked child must not copy pinned pages, nor keep them alive; its engine
   // is off.
   madvise(data, bytes, MADV_DONTFORK);
-  Touch(data, bytes);
+  if (!PinnedMemoryIsPhantom()) Touch(data, bytes);
   std::unique_ptr<Slab> slab(new Slab(device, data, bytes));
   STRATALLOC_RETURN_IF_ERROR(slab->Register());
   const Bytes buffers = bytes / std::max<Bytes>(1, expected_buffer);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // One piece of pinned host memory: mmap, huge pages where the kernel gives
-// them, every page touched, registered with CUDA. Buffers of any page-aligned
-// size are cut from it.
+// them, every page touched (unless the device's memory is phantom:
+// host_time.h), registered with CUDA. Buffers of any page-aligned size are cut
+// from it.
 //
 // Why not cudaHostAlloc: it rounds up to powers of two inside torch's cache,
 // cannot be given huge pages, and registers under the driver's lock in one go;

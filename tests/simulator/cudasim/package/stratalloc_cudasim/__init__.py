@@ -25,6 +25,7 @@ from stratalloc_cudasim.device import card_memory
 from stratalloc_cudasim.device import check_model
 from stratalloc_cudasim.device import directory
 from stratalloc_cudasim.device import driver
+from stratalloc_cudasim.device import is_phantom
 from stratalloc_cudasim.device import label
 from stratalloc_cudasim.device import load
 from stratalloc_cudasim.device import missing

@@ -73,6 +73,11 @@ def numbers_off():
     return _state is not None and _state.driver.cudasim_numbers() == 0
 
 
+def is_phantom():
+    """Whether the memory of the simulated device has addresses and no bytes."""
+    return _state.driver.cudasim_is_phantom() == 1
+
+
 def label():
     """One sentence for every output of a simulated run; "" if none is."""
     if _state is None:
@@ -290,7 +295,8 @@ def after_enable(torch):
     """
     _core.listen_to_host(_state.driver.cudasim_host_checksum,
                          _state.driver.cudasim_thread_release,
-                         _state.driver.cudasim_thread_acquire)
+                         _state.driver.cudasim_thread_acquire,
+                         _state.driver.cudasim_is_phantom)
 
     def announce():
         from stratalloc import _enable
