@@ -30,7 +30,10 @@ class Job:
 
     def add(self, figure, value, unit, baseline=None, baseline_name=None,
             most=None, least_share=None):
-        """Adds a figure; `most` bounds its ratio, `least_share` the inverse."""
+        """Adds a figure; `most` bounds its ratio, `least_share` the inverse.
+
+        A value of None is one that is not computed yet.
+        """
         ratio = value / baseline if baseline else None
         goal = held = None
         if most is not None:
@@ -60,6 +63,8 @@ def read(path):
 def cell(row):
     """A figure for people: a share, a multiple of its baseline, or a value."""
     figure, ratio = row["figure"], row["ratio"]
+    if row["value"] is None:
+        return "?"
     if figure == "time" and ratio:
         return f"{row['value']:.1f} ({1 / ratio:.2f})"
     if ratio is not None and _is_multiple(row):

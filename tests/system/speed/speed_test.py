@@ -136,11 +136,12 @@ def test_table_shows_both_files_and_what_holds():
     job, old = rows.Job("group", "job"), rows.Job("group", "job")
     job.add("time", 10., "ms", 9.6, "bound", least_share=.95)
     old.add("time", 20., "ms", 9.6, "bound", least_share=.95)
+    job.add("bound by windows", None, "ms")
     job.add("malloc max", 1., "ms")
     lines = rows.table(job.rows, {row["name"]: row for row in old.rows})
     assert [line.split() for line in lines] == [
-        ["group", "ms", "(share)"],
-        ["job", "10.0", "(0.96)", "<", "20.0", "(0.48)", "+"], [],
+        ["group", "ms", "(share)", "bound", "by", "windows,", "ms"],
+        ["job", "10.0", "(0.96)", "<", "20.0", "(0.48)", "+", "?"], [],
         ["group:", "waits", "malloc", "max,", "ms"], ["job", "1"], []]
 
 

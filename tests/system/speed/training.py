@@ -41,6 +41,9 @@ def measure(plan, optimizer, multiple, ratio):
         faults=ours["faults"])
     inference.add_passes(job, ours, bound, plan.training_warm_up,
                          share_goal=None)
+    # The bound by windows of a recorded step (tests/system/planner), once that
+    # is computed for these jobs.
+    job.add("bound by windows", None, "ms")
     inference.add_waits(job, ours["waits"], room["waits"],
                         stack.layer_bytes / ours["bus"][0] * 1e9)
     return job.rows
