@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+// The policy of Timeline and Schedule, run as the engine runs it: marked pages
+// leave after their use, missing pages are fetched in the expected order while
+// frames are free, and what the plan does not foresee evicts the farthest next
+// use of the timeline, or else the least recently used page.
+#include <algorithm>
+#include <utility>
+
+#include "tests/system/planner/policy.h"
+#include "tiering/policy/schedule.h"
+#include "tiering/policy/timeline.h"
+
+namespace stratalloc::planner {
+namespace {
+
+constexpr Bytes kPage = 2 * kMiB;
+
+class New : public Policy {
+ public:
+  explicit New(Device& device)
+      : Policy(device), ahead_(device.pages()), walked_(device.pages(), 0) {}
+
+  void Used(const Event& event) override {
+    largest_ = std::max(largest_, event.pages.size());
+    std::vector<PageNumber> leaving;
+    for (const PageAccess& access : event.pages) {
+      const bool leaves = timeline_.Add(
+          {.page = access.page * kPage, .written = access.kind != 'r'});
+      if (leaves) leaving.push_back(access.page);
+    }
+    for (PageNumber page : leaving) {
+      if (device_.IsResident(page)) device_.Evict(page);
+    }
+    Plan();
+    Fetch();
+  }
+  void Freed(const Event& event) override {
+    for (const PageAccess& access : event.pages) {
+      timeline_.Add({.page = access.page * kPage, .freed = true});
+    }
+    Fetch();
+  }
+
+  PageNumber Victim() override {
+    PageNumber victim = kNone;
+    std::pair<std::uint64_t, std::uint64_t> farthest;
+    for (PageNumber page = 0; page < device_.pages(); ++page) {
+      if (!device_.MayLeave(page)) continue;
+      const std::pair far(timeline_.Distance(page * kPage),
+                          timeline_.Age(page * kPage));
+      if (victim == kNone || far > farthest) victim = page, farthest = far;
+    }
+    return victim;
+  }
+
+ private:
+  // Pages in use and four more.
+  std::size_t Window() const { return largest_ + 4; }
+
+  void Plan() {
+    const std::uint64_t length = timeline_.StableLength();
+    if (length == 0) return;
+    const bool holds =
+        planned_jumps_ == timeline_.jumps() && planned_window_ == Window() &&
+        (planned_length_ == length || timeline_.now() < planned_at_ + length);
+    if (holds) return;
+    std::vector<CycleUse> cycle;
+    cycle.reserve(length);
+    for (std::uint64_t i = 0; i < length; ++i) {
+      const PageUse use = timeline_.Expected(i);
+      cycle.push_back({use.page, kPage, use.written, use.freed});
+    }
+    timeline_.Mark(MakeSchedule(cycle, {.capacity = device_.capacity() * kPage,
+                                        .window = Window() * kPage})
+                       .leaves);
+    planned_jumps_ = timeline_.jumps();
+    planned_length_ = length;
+    planned_window_ = Window();
+    planned_at_ = timeline_.now();
+  }
+
+  // Fetches while there is room at every point up to the use of the page, new
+  // pages and those that leave included. What leaves makes room one operator
+  // later, since an operator needs its pages at once.
+  void Fetch() {
+    if (!timeline_.InStep()) return;
+    std::int64_t room = static_cast<std::int64_t>(device_.capacity()) -
+                        static_cast<std::int64_t>(device_.used());
+    std::int64_t least = room;
+    ++walk_;
+    left_.assign(largest_, 0);
+    for (std::uint64_t i = 0; i < timeline_.Length() && least > 0; ++i) {
+      std::int64_t& left = left_[i % largest_];
+      room += std::exchange(left, 0);
+      const PageUse use = timeline_.Expected(i);
+      const PageNumber page = static_cast<PageNumber>(use.page / kPage);
+      if (walked_[page] != walk_) {
+        walked_[page] = walk_;
+        ahead_[page] = device_.IsResident(page) ? kResident
+                       : device_.IsLive(page)   ? kAway
+                                                : kFree;
+      }
+      State& state = ahead_[page];
+      if (use.freed) {
+        left += state == kResident;
+        state = kFree;
+        continue;
+      }
+      if (state != kResident) {
+        if (state == kAway) {
+          device_.Bring(page, false);
+          --least;
+        }
+        least = std::min(least, --room);
+        state = kResident;
+      }
+      if (use.leaves) {
+        ++left;
+        state = kLeft;
+      }
+    }
+  }
+
+  // Of a page in the expected future. kLeft: it is resident now, and fetched
+  // again after it left.
+  enum State : std::uint8_t { kResident, kAway, kFree, kLeft };
+
+  Timeline timeline_;
+  std::size_t largest_ = 0;
+  std::uint64_t planned_jumps_ = ~std::uint64_t{0};
+  std::uint64_t planned_length_ = 0;
+  std::uint64_t planned_at_ = 0;
+  std::size_t planned_window_ = 0;
+  std::vector<State> ahead_;
+  std::vector<std::uint64_t> walked_;
+  std::uint64_t walk_ = 0;
+  std::vector<std::int64_t> left_;
+};
+
+}  // namespace
+
+std::unique_ptr<Policy> MakeNew(Device& device) {
+  return std::make_unique<New>(device);
+}
+
+}  // namespace stratalloc::planner
