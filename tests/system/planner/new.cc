@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "tests/system/planner/policy.h"
+#include "tiering/policy/fetches.h"
 #include "tiering/policy/schedule.h"
 #include "tiering/policy/timeline.h"
 
@@ -17,8 +18,7 @@ constexpr Bytes kPage = 2 * kMiB;
 
 class New : public Policy {
  public:
-  explicit New(Device& device)
-      : Policy(device), ahead_(device.pages()), walked_(device.pages(), 0) {}
+  using Policy::Policy;
 
   void Used(const Event& event) override {
     largest_ = std::max(largest_, event.pages.size());
@@ -79,51 +79,25 @@ class New : public Policy {
     planned_at_ = timeline_.now();
   }
 
-  // Fetches while there is room at every point up to the use of the page, new
-  // pages and those that leave included. What leaves makes room one operator
-  // later, since an operator needs its pages at once.
   void Fetch() {
-    if (!timeline_.InStep()) return;
-    std::int64_t room = static_cast<std::int64_t>(device_.capacity()) -
-                        static_cast<std::int64_t>(device_.used());
-    std::int64_t least = room;
-    ++walk_;
-    left_.assign(largest_, 0);
-    for (std::uint64_t i = 0; i < timeline_.Length() && least > 0; ++i) {
-      std::int64_t& left = left_[i % largest_];
-      room += std::exchange(left, 0);
-      const PageUse use = timeline_.Expected(i);
-      const PageNumber page = static_cast<PageNumber>(use.page / kPage);
-      if (walked_[page] != walk_) {
-        walked_[page] = walk_;
-        ahead_[page] = device_.IsResident(page) ? kResident
-                       : device_.IsLive(page)   ? kAway
-                                                : kFree;
-      }
-      State& state = ahead_[page];
-      if (use.freed) {
-        left += state == kResident;
-        state = kFree;
-        continue;
-      }
-      if (state != kResident) {
-        if (state == kAway) {
-          device_.Bring(page, false);
-          --least;
-        }
-        least = std::min(least, --room);
-        state = kResident;
-      }
-      if (use.leaves) {
-        ++left;
-        state = kLeft;
-      }
+    const auto state = [this](Address address) -> Fetches::State {
+      const PageNumber page = Number(address);
+      const auto where = device_.IsResident(page) ? Fetches::Where::kResident
+                         : device_.IsLive(page)   ? Fetches::Where::kEvicted
+                                                  : Fetches::Where::kFree;
+      return {where, kPage};
+    };
+    if (device_.IsFull()) return;
+    const Bytes room = (device_.capacity() - device_.used()) * kPage;
+    for (Address address :
+         fetches_.Next(timeline_, {.room = room, .delay = largest_}, state)) {
+      device_.Bring(Number(address), false);
     }
   }
 
-  // Of a page in the expected future. kLeft: it is resident now, and fetched
-  // again after it left.
-  enum State : std::uint8_t { kResident, kAway, kFree, kLeft };
+  static PageNumber Number(Address address) {
+    return static_cast<PageNumber>(address / kPage);
+  }
 
   Timeline timeline_;
   std::size_t largest_ = 0;
@@ -131,10 +105,7 @@ class New : public Policy {
   std::uint64_t planned_length_ = 0;
   std::uint64_t planned_at_ = 0;
   std::size_t planned_window_ = 0;
-  std::vector<State> ahead_;
-  std::vector<std::uint64_t> walked_;
-  std::uint64_t walk_ = 0;
-  std::vector<std::int64_t> left_;
+  Fetches fetches_;
 };
 
 }  // namespace
