@@ -105,6 +105,7 @@ Card H200() {
   card.hbm_gb_per_s = 4800;
   card.pcie_up_gb_per_s = 55;
   card.pcie_down_gb_per_s = 55;
+  card.pcie_both_gb_per_s = 100;
   card.pageable_up_gb_per_s = 9;
   card.pageable_down_gb_per_s = 9;
   card.peer_gb_per_s = 390;
@@ -138,6 +139,7 @@ Card A100() {
   card.hbm_gb_per_s = 2039;
   card.pcie_up_gb_per_s = 25;
   card.pcie_down_gb_per_s = 26;
+  card.pcie_both_gb_per_s = 36;
   card.pageable_up_gb_per_s = 7;
   card.pageable_down_gb_per_s = 7;
   card.peer_gb_per_s = 270;
@@ -172,6 +174,7 @@ Card Rtx4090() {
   card.hbm_gb_per_s = 1008;
   card.pcie_up_gb_per_s = 25;
   card.pcie_down_gb_per_s = 26;
+  card.pcie_both_gb_per_s = 38;
   card.pageable_up_gb_per_s = 10;
   card.pageable_down_gb_per_s = 10;
   card.peer_gb_per_s = 20;  // through the host
@@ -294,6 +297,7 @@ const std::vector<std::pair<const char*, Figure>>& CardFigures() {
       CUDASIM_FIGURE(hbm_gb_per_s),
       CUDASIM_FIGURE(pcie_up_gb_per_s),
       CUDASIM_FIGURE(pcie_down_gb_per_s),
+      CUDASIM_FIGURE(pcie_both_gb_per_s),
       CUDASIM_FIGURE(pageable_up_gb_per_s),
       CUDASIM_FIGURE(pageable_down_gb_per_s),
       CUDASIM_FIGURE(peer_gb_per_s),

@@ -10,7 +10,11 @@
 // The figures of a preset are those of the vendor's data sheet (peaks,
 // bandwidths, sizes), of PyTorch 2.11 (workspaces by compute capability), or
 // typical of published measurements (latencies, costs of calls, efficiencies).
-// None was measured here; a measured profile replaces them.
+// None was measured here; a measured profile replaces them. The rate of both
+// directions of the bus together is from public reports of nvbandwidth for
+// a100 (issues 11 and 53 of that project: copies to the host keep 24 GB/s and
+// leave 11 to 13 for copies to the device) and taken to be alike for rtx4090;
+// for h200 it is a guess, and for t4 no report was found.
 //
 // Thread-safety: plain values. The cards of the devices are held by the
 // simulator, under its lock.
@@ -74,6 +78,9 @@ struct Card {
   double hbm_gb_per_s = 0;
   double pcie_up_gb_per_s = 0;    // pinned host memory to the device
   double pcie_down_gb_per_s = 0;  // and back
+  // The most that both directions have together while both are busy; 0: each
+  // has its own rate, whatever the other does.
+  double pcie_both_gb_per_s = 0;
   double pageable_up_gb_per_s = 0;
   double pageable_down_gb_per_s = 0;
   double peer_gb_per_s = 0;

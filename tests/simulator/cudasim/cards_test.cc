@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 
 #include "tests/simulator/cudasim/test_support.h"
@@ -90,6 +91,21 @@ TEST_F(CardsTest, EachPresetReportsItsOwnFigures) {
               cudaSuccess);
     EXPECT_EQ(blocks, wanted.threads / 1024);
   }
+}
+
+// The bus has less in both directions than in each, and more than in one.
+TEST_F(CardsTest, PresetBusIsSlowerInBothDirections) {
+  for (const char* card : {"h200", "a100", "rtx4090", "wsl2"}) {
+    SCOPED_TRACE(card);
+    ASSERT_EQ(cudasim_set_card(0, card), 0);
+    const double up = cudasim_card_figure(0, "pcie_up_gb_per_s");
+    const double down = cudasim_card_figure(0, "pcie_down_gb_per_s");
+    const double both = cudasim_card_figure(0, "pcie_both_gb_per_s");
+    EXPECT_LT(both, up + down);
+    EXPECT_GT(both, std::max(up, down));
+  }
+  ASSERT_EQ(cudasim_set_card(0, "t4"), 0);
+  EXPECT_EQ(cudasim_card_figure(0, "pcie_both_gb_per_s"), 0);
 }
 
 TEST_F(CardsTest, UnderWsl2HandlesAreRefusedThatOthersHave) {

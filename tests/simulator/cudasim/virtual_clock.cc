@@ -50,37 +50,6 @@ double Duration(double amount, double per_ns) {
 
 }  // namespace
 
-VirtualNs BusyTimes::Take(VirtualNs earliest, VirtualNs length) {
-  if (length <= 0) return earliest;
-  VirtualNs start = earliest;
-  auto next = busy_.upper_bound(start);
-  if (next != busy_.begin()) {
-    start = std::max(start, std::prev(next)->second);
-  }
-  while (next != busy_.end() && next->first < start + length) {
-    start = std::max(start, next->second);
-    ++next;
-  }
-  VirtualNs from = start;
-  VirtualNs to = start + length;
-  if (next != busy_.end() && next->first == to) {
-    to = next->second;
-    next = busy_.erase(next);
-  }
-  if (next != busy_.begin() && std::prev(next)->second == from) {
-    std::prev(next)->second = to;
-  } else {
-    busy_.emplace_hint(next, from, to);
-  }
-  return start;
-}
-
-void BusyTimes::Forget(VirtualNs now) {
-  while (!busy_.empty() && busy_.begin()->second <= now) {
-    busy_.erase(busy_.begin());
-  }
-}
-
 VirtualNs VirtualClock::Now() {
   Lane& lane = ThisLane();
   const VirtualNs program = program_now_.load(std::memory_order_relaxed);
@@ -159,8 +128,19 @@ bool VirtualClock::Reached(VirtualNs end) {
   return false;
 }
 
-VirtualNs VirtualClock::Submit(Stream* stream, Engine engine, double latency_ns,
-                               double busy_ns) {
+BusyTimes::Shared VirtualClock::SharedBus(const Card& card, int device,
+                                          Engine engine,
+                                          double own_rate) const {
+  if (card.pcie_both_gb_per_s <= 0) return {};
+  const Engine other =
+      engine == Engine::kCopyUp ? Engine::kCopyDown : Engine::kCopyUp;
+  return {&engines_[device].engines[static_cast<int>(other)], own_rate,
+          card.pcie_both_gb_per_s};
+}
+
+BusyTimes::Placed VirtualClock::Submit(Stream* stream, Engine engine,
+                                       double latency_ns, double busy_ns,
+                                       const BusyTimes::Shared& shared) {
   activity_.fetch_add(1, std::memory_order_relaxed);
   BusyTimes& busy = engines_[stream->device].engines[static_cast<int>(engine)];
   const VirtualNs now = Now();
@@ -169,8 +149,9 @@ VirtualNs VirtualClock::Submit(Stream* stream, Engine engine, double latency_ns,
   const VirtualNs ready =
       std::max(now, EndOf(stream)) + std::llround(latency_ns);
   const VirtualNs length = std::llround(std::ceil(busy_ns));
-  stream->virtual_end = busy.Take(ready, length) + length;
-  return stream->virtual_end;
+  const BusyTimes::Placed placed = busy.Place(ready, length, shared);
+  stream->virtual_end = placed.end;
+  return placed;
 }
 
 double VirtualClock::Slowness(Engine engine) {
@@ -215,33 +196,37 @@ VirtualNs VirtualClock::Copy(const Card& card, Stream* stream, Route route,
                              bool pageable, uint64_t bytes) {
   const double size = static_cast<double>(bytes);
   Engine engine = Engine::kCompute;
-  double busy = 0;
+  double rate = 0;
   switch (route) {
     case Route::kUp:
       engine = Engine::kCopyUp;
       totals_.h2d_bytes += size;
-      busy = Duration(
-          size, pageable ? card.pageable_up_gb_per_s : card.pcie_up_gb_per_s);
+      rate = pageable ? card.pageable_up_gb_per_s : card.pcie_up_gb_per_s;
       break;
     case Route::kDown:
       engine = Engine::kCopyDown;
       totals_.d2h_bytes += size;
-      busy = Duration(size, pageable ? card.pageable_down_gb_per_s
-                                     : card.pcie_down_gb_per_s);
+      rate = pageable ? card.pageable_down_gb_per_s : card.pcie_down_gb_per_s;
       break;
     case Route::kPeer:
       engine = Engine::kPeer;
       totals_.d2d_bytes += size;
-      busy = Duration(size, card.peer_gb_per_s);
+      rate = card.peer_gb_per_s;
       break;
     case Route::kOnDevice:
       // Read and written, by the multiprocessors.
       totals_.d2d_bytes += size;
-      busy = Duration(2 * size, card.hbm_gb_per_s * card.memory_efficiency);
+      rate = card.hbm_gb_per_s * card.memory_efficiency / 2;
       break;
   }
-  busy *= Slowness(engine);
-  const VirtualNs end = Submit(stream, engine, card.copy_ns, busy);
+  const double slowness = Slowness(engine);
+  const bool on_bus = route == Route::kUp || route == Route::kDown;
+  const BusyTimes::Placed placed =
+      Submit(stream, engine, card.copy_ns, Duration(size, rate) * slowness,
+             on_bus ? SharedBus(card, stream->device, engine, rate / slowness)
+                    : BusyTimes::Shared{});
+  const VirtualNs end = placed.end;
+  const auto busy = static_cast<double>(placed.end - placed.start);
   totals_.copy_ns += card.copy_ns + busy;
   double* const by_engine[] = {&totals_.compute_busy_ns, &totals_.up_busy_ns,
                                &totals_.down_busy_ns, &totals_.peer_busy_ns};
@@ -256,7 +241,7 @@ VirtualNs VirtualClock::Fill(const Card& card, Stream* stream, uint64_t bytes) {
   totals_.memset_bytes += static_cast<double>(bytes);
   totals_.kernel_ns += card.memset_ns + busy;
   totals_.compute_busy_ns += busy;
-  return Submit(stream, Engine::kCompute, card.memset_ns, busy);
+  return Submit(stream, Engine::kCompute, card.memset_ns, busy).end;
 }
 
 VirtualNs VirtualClock::Kernel(const Card& card, Stream* stream, double flops,
@@ -269,12 +254,12 @@ VirtualNs VirtualClock::Kernel(const Card& card, Stream* stream, double flops,
   totals_.flops += flops;
   totals_.kernel_ns += card.kernel_ns + busy;
   totals_.compute_busy_ns += busy;
-  return Submit(stream, Engine::kCompute, card.kernel_ns, busy);
+  return Submit(stream, Engine::kCompute, card.kernel_ns, busy).end;
 }
 
 VirtualNs VirtualClock::Spin(const Card& card, Stream* stream, double ns) {
   totals_.kernel_ns += card.kernel_ns + ns;
-  return Submit(stream, Engine::kCompute, card.kernel_ns + ns, 0);
+  return Submit(stream, Engine::kCompute, card.kernel_ns + ns, 0).end;
 }
 
 void VirtualClock::Reset() {

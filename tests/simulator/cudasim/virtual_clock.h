@@ -13,6 +13,8 @@
 //   then its fixed latency passes, which needs no engine; then its engine
 //   (compute, copy up, copy down, copy to a peer; one of each per device) is
 //   busy for bytes / bandwidth or operations / peak, in the first gap there is.
+//   A copy is slower while the other direction is busy, if the card's bus has
+//   less than both rates together (pcie_both_gb_per_s).
 //
 // So small kernels of two streams overlap, large ones share the throughput one
 // after the other, and a copy overlaps with computing.
@@ -37,34 +39,18 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <map>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "tests/simulator/cudasim/busy_times.h"
 #include "tests/simulator/cudasim/cards.h"
 #include "tests/simulator/cudasim/streams.h"
 
 namespace cudasim {
 
-using VirtualNs = int64_t;
-
 enum class Engine : int { kCompute, kCopyUp, kCopyDown, kPeer };
 inline constexpr int kEngines = 4;
-
-// When an engine is busy. Gaps are filled: an operation that waits for an
-// event does not block one that can go.
-class BusyTimes {
- public:
-  // The first moment >= `earliest` with `length` to spare, taken.
-  VirtualNs Take(VirtualNs earliest, VirtualNs length);
-  // Nothing will be asked for before `now` any more.
-  void Forget(VirtualNs now);
-  void Clear() { busy_.clear(); }
-
- private:
-  std::map<VirtualNs, VirtualNs> busy_;  // start -> end, never touching
-};
 
 // What has been submitted since the last reset.
 struct VirtualTotals {
@@ -141,8 +127,12 @@ class VirtualClock {
   struct Device {
     std::array<BusyTimes, kEngines> engines;
   };
-  VirtualNs Submit(Stream* stream, Engine engine, double latency_ns,
-                   double busy_ns);
+  BusyTimes::Placed Submit(Stream* stream, Engine engine, double latency_ns,
+                           double busy_ns,
+                           const BusyTimes::Shared& shared = {});
+  // What a copy in one direction of the bus shares with the other.
+  BusyTimes::Shared SharedBus(const Card& card, int device, Engine engine,
+                              double own_rate) const;
   double Slowness(Engine engine);
 
   struct Slowdown {

@@ -158,6 +158,43 @@ TEST_F(VirtualClockTest, StreamsOverlapEnginesDoNot) {
       {101000, 102000, 201000, 303000});
 }
 
+// 10 GB/s up and 20 down, each 100 us alone. The second of two copies gets what
+// the first one leaves of both rates.
+TEST_F(VirtualClockTest, BothDirectionsOfTheBusShareItsRate) {
+  Block block(2);
+  Pinned pinned(2 * kMegabyte);
+  char* const other = static_cast<char*>(block.pointer()) + kHandle;
+  const auto end_of = [&](double both, bool up_first) {
+    EXPECT_EQ(
+        cudasim_apply_profile(
+            0,
+            ("{\"pcie_both_gb_per_s\": " + std::to_string(both) + "}").c_str()),
+        0);
+    cudasim_virtual_reset();
+    TestStream up;
+    TestStream down;
+    for (const bool is_up : {up_first, !up_first}) {
+      if (is_up) {
+        cudaMemcpyAsync(block.pointer(), pinned.pointer, kMegabyte,
+                        cudaMemcpyHostToDevice, up.stream);
+      } else {
+        cudaMemcpyAsync(pinned.pointer, other, 2 * kMegabyte,
+                        cudaMemcpyDeviceToHost, down.stream);
+      }
+    }
+    EXPECT_EQ(up_first ? up.end() : down.end(), 102000) << "it came first";
+    const int64_t end = up_first ? down.end() : up.end();
+    EXPECT_EQ(cudasim_virtual_total(up_first ? "down_busy_ns" : "up_busy_ns"),
+              end - 2000);
+    return end;
+  };
+  EXPECT_EQ(end_of(0, false), 102000) << "they are independent";
+  EXPECT_EQ(end_of(30, false), 102000);
+  EXPECT_EQ(end_of(24, false), 162000) << "4 GB/s for 100 us, then 10";
+  EXPECT_EQ(end_of(24, true), 132000) << "14 GB/s for 100 us, then 20";
+  EXPECT_EQ(end_of(20, false), 192000) << "a tenth of its own";
+}
+
 TEST_F(VirtualClockTest, SomethingThatWaitsDoesNotBlockAnEngine) {
   Block block(2);
   Pinned pinned(kMegabyte);
@@ -426,6 +463,20 @@ TEST(BusyTimesTest, FillsGaps) {
   EXPECT_EQ(busy.Take(5, 0), 5);
   busy.Forget(211);
   EXPECT_EQ(busy.Take(0, 5), 0);
+}
+
+TEST(BusyTimesTest, SharedBusMakesAnOperationLongerThanItsGap) {
+  BusyTimes down;
+  EXPECT_EQ(down.Place(0, 100, {.own_rate = 30}).end, 100);
+  EXPECT_EQ(down.Place(100, 100, {.own_rate = 20}).end, 200);
+  BusyTimes up;
+  const BusyTimes::Shared shared = {&down, 10, 35};
+  EXPECT_EQ(up.Place(150, 50, shared).end, 200) << "35 - 20 are enough";
+  // In the gap before, at 5 of 10, the work would end at 160.
+  const BusyTimes::Placed placed = up.Place(20, 100, shared);
+  EXPECT_EQ(placed.start, 200);
+  EXPECT_EQ(placed.end, 300);
+  EXPECT_EQ(up.Place(20, 70, shared).end, 130) << "40 at half, then 30";
 }
 
 }  // namespace

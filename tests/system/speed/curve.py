@@ -3,7 +3,7 @@
 
 Thread-safety: one caller at a time: it forks.
 Lifetime: the processes end with their jobs.
-Errors: zygote.Refused, zygote.Died.
+Errors: zygote.Refused, zygote.Died, plans.LeftOutError.
 Invariants: the model and the tokens are the same on every card; a pass computes
 as long as the bus needs for half of the model.
 """
@@ -27,11 +27,11 @@ def measure(plan, percent):
     budget = sizing.host_budget("all", room["peak"], card)
     ours = zygote.run(
         jobs.inference, stack, jobs.Where(card, host_budget=budget),
-        plan.curve_warm_up, plan.measured, timeout=plan.timeout)
+        plan.warm_up, plan.measured, timeout=plan.timeout)
     capacity = card - (room["peak"] - stack.bytes)
     bound = sizing.bound(stack.bytes, capacity,
                          room["passes"][-1]["busy_ns"], ours["bus"], False)
-    mean = clock.steady(ours["passes"], plan.curve_warm_up)
+    mean = clock.steady(ours["passes"], plan.warm_up)
     job = rows.Job(
         "curve", f"{percent} % of {sizing.shown(stack.bytes)}",
         **{**plan.about(), "card_bytes": card}, percent=percent,
@@ -44,5 +44,4 @@ def measure(plan, percent):
     job.add("bound against no cap", bound.ns / 1e6, "ms",
             room["passes"][-1]["ns"] / 1e6, "native with room")
     job.add("in", mean["in"], "bytes", bound.least_in, "least bytes")
-    job.add("out", mean["out"], "bytes", bound.least_in, "least bytes in")
     return job.rows
