@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <utility>
 
 namespace cudasim {
 namespace {
@@ -60,6 +61,34 @@ BusyTimes::Placed BusyTimes::Place(VirtualNs earliest, VirtualNs length,
   }
   Add(placed.start, placed.end, shared.own_rate);
   return placed;
+}
+
+VirtualNs BusyTimes::FirstFit(VirtualNs earliest, VirtualNs length) const {
+  VirtualNs start = earliest;
+  for (auto next = EndingAfter(earliest);
+       next != busy_.end() && next->first < start + length; ++next) {
+    start = next->second.end;
+  }
+  return start;
+}
+
+BusyTimes::Displaced BusyTimes::Displace(std::vector<Placed>* spans) const {
+  Displaced found;
+  std::vector<Placed> left;
+  for (Placed span : *spans) {
+    for (auto one = EndingAfter(span.start);
+         one != busy_.end() && one->first < span.end; ++one) {
+      const VirtualNs from = std::max(one->first, span.start);
+      const VirtualNs to = std::min(one->second.end, span.end);
+      if (from > span.start) left.push_back({span.start, from});
+      span.start = to;
+      found.length += to - from;
+      found.end = one->second.end;
+    }
+    if (span.start < span.end) left.push_back(span);
+  }
+  *spans = std::move(left);
+  return found;
 }
 
 void BusyTimes::Add(VirtualNs start, VirtualNs end, double rate) {

@@ -16,6 +16,7 @@
 
 #include <cstdint>
 #include <map>
+#include <vector>
 
 namespace cudasim {
 
@@ -41,6 +42,15 @@ class BusyTimes {
   // Likewise. While the other direction is busy the operation gets what that
   // leaves of both rates, at least a tenth of its own, and takes longer.
   Placed Place(VirtualNs earliest, VirtualNs length, const Shared& shared);
+  // The first moment >= `earliest` with `length` to spare.
+  VirtualNs FirstFit(VirtualNs earliest, VirtualNs length) const;
+  // Removes from `spans` the times at which the engine is busy. Returns how
+  // long these are, and when the last interval is over that has one of them.
+  struct Displaced {
+    VirtualNs length = 0;
+    VirtualNs end = 0;
+  };
+  Displaced Displace(std::vector<Placed>* spans) const;
   // Nothing will be asked for before `now` any more.
   void Forget(VirtualNs now);
   void Clear() { busy_.clear(); }

@@ -197,6 +197,34 @@ TEST_F(CardsTest, LimitsFollowTheCard) {
   cudaGetLastError();
 }
 
+TEST_F(CardsTest, AProfileWithAMistakeChangesNothing) {
+  char before[8192];
+  ASSERT_GT(cudasim_profile(0, before, sizeof(before)), 100);
+  for (const char* wrong :
+       {"[]", "{", R"({"hbm_gb_s": 1})", R"({"hbm_gb_per_s": 0})",
+        R"({"hbm_gb_per_s": "fast"})", R"({"multiprocessors": 1.5})",
+        R"({"compute_efficiency": 1.1})", R"({"card": "h2000"})",
+        R"({"calls_ns": {"cuMemCreat": 5}})",
+        R"({"calls_ns": {"cuMemCreate": -5}})", R"({"kernel_ns": -1})"}) {
+    EXPECT_EQ(cudasim_apply_profile(0, wrong), -1) << wrong;
+  }
+  char after[8192];
+  ASSERT_GT(cudasim_profile(0, after, sizeof(after)), 100);
+  EXPECT_STREQ(after, before);
+}
+
+TEST_F(CardsTest, AProfileGivesTheSameCardAgain) {
+  ASSERT_EQ(cudasim_set_card(0, "t4"), 0);
+  char text[8192];
+  ASSERT_LT(cudasim_profile(0, text, sizeof(text)), 8192);
+  ASSERT_EQ(cudasim_set_card(0, "generic"), 0);
+  ASSERT_EQ(cudasim_apply_profile(0, text), 0);
+  char again[8192];
+  cudasim_profile(0, again, sizeof(again));
+  EXPECT_STREQ(again, text);
+  EXPECT_EQ(cudasim_card_figure(0, "pcie_up_gb_per_s"), 12);
+}
+
 TEST_F(CardsTest, UnknownNamesAreRefused) {
   EXPECT_EQ(cudasim_set_card(0, "h2000"), -1);
   EXPECT_EQ(cudasim_set_card(7, "h200"), -1);

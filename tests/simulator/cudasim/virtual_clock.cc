@@ -134,7 +134,7 @@ BusyTimes::Shared VirtualClock::SharedBus(const Card& card, int device,
   if (card.pcie_both_gb_per_s <= 0) return {};
   const Engine other =
       engine == Engine::kCopyUp ? Engine::kCopyDown : Engine::kCopyUp;
-  return {&engines_[device].engines[static_cast<int>(other)], own_rate,
+  return {&engines_[device].copies[static_cast<int>(other)], own_rate,
           card.pcie_both_gb_per_s};
 }
 
@@ -142,14 +142,20 @@ BusyTimes::Placed VirtualClock::Submit(Stream* stream, Engine engine,
                                        double latency_ns, double busy_ns,
                                        const BusyTimes::Shared& shared) {
   activity_.fetch_add(1, std::memory_order_relaxed);
-  BusyTimes& busy = engines_[stream->device].engines[static_cast<int>(engine)];
+  Device& device = engines_[stream->device];
+  BusyTimes& copies = device.copies[static_cast<int>(engine)];
   const VirtualNs now = Now();
   // No lane asks for anything before the program's now.
-  busy.Forget(program_now_.load(std::memory_order_relaxed));
+  const VirtualNs earliest = program_now_.load(std::memory_order_relaxed);
+  device.compute.Forget(earliest);
+  copies.Forget(earliest);
   const VirtualNs ready =
       std::max(now, EndOf(stream)) + std::llround(latency_ns);
   const VirtualNs length = std::llround(std::ceil(busy_ns));
-  const BusyTimes::Placed placed = busy.Place(ready, length, shared);
+  const BusyTimes::Placed placed =
+      engine == Engine::kCompute
+          ? device.compute.Place(stream->priority, ready, length)
+          : copies.Place(ready, length, shared);
   stream->virtual_end = placed.end;
   return placed;
 }
@@ -264,7 +270,8 @@ VirtualNs VirtualClock::Spin(const Card& card, Stream* stream, double ns) {
 
 void VirtualClock::Reset() {
   for (Device& device : engines_) {
-    for (BusyTimes& busy : device.engines) busy.Clear();
+    device.compute.Clear();
+    for (BusyTimes& busy : device.copies) busy.Clear();
   }
   streams_.ResetVirtualEnds();
   totals_ = VirtualTotals{};

@@ -13,8 +13,9 @@
 //   then its fixed latency passes, which needs no engine; then its engine
 //   (compute, copy up, copy down, copy to a peer; one of each per device) is
 //   busy for bytes / bandwidth or operations / peak, in the first gap there is.
-//   A copy is slower while the other direction is busy, if the card's bus has
-//   less than both rates together (pcie_both_gb_per_s).
+//   A kernel of an urgent stream takes the engine from less urgent ones
+//   (priority_times.h). A copy is slower while the other direction is busy, if
+//   the card's bus has less than both rates together (pcie_both_gb_per_s).
 //
 // So small kernels of two streams overlap, large ones share the throughput one
 // after the other, and a copy overlaps with computing.
@@ -45,6 +46,7 @@
 
 #include "tests/simulator/cudasim/busy_times.h"
 #include "tests/simulator/cudasim/cards.h"
+#include "tests/simulator/cudasim/priority_times.h"
 #include "tests/simulator/cudasim/streams.h"
 
 namespace cudasim {
@@ -125,7 +127,8 @@ class VirtualClock {
 
  private:
   struct Device {
-    std::array<BusyTimes, kEngines> engines;
+    PriorityTimes compute;
+    std::array<BusyTimes, kEngines> copies;  // by engine
   };
   BusyTimes::Placed Submit(Stream* stream, Engine engine, double latency_ns,
                            double busy_ns,

@@ -72,8 +72,10 @@ class Pinned {
 
 class TestStream {
  public:
-  explicit TestStream(unsigned flags = cudaStreamNonBlocking) {
-    EXPECT_EQ(cudaStreamCreateWithFlags(&stream, flags), cudaSuccess);
+  explicit TestStream(unsigned flags = cudaStreamNonBlocking,
+                      int priority = 0) {
+    EXPECT_EQ(cudaStreamCreateWithPriority(&stream, flags, priority),
+              cudaSuccess);
   }
   ~TestStream() {
     EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
@@ -193,6 +195,55 @@ TEST_F(VirtualClockTest, BothDirectionsOfTheBusShareItsRate) {
   EXPECT_EQ(end_of(24, false), 162000) << "4 GB/s for 100 us, then 10";
   EXPECT_EQ(end_of(24, true), 132000) << "14 GB/s for 100 us, then 20";
   EXPECT_EQ(end_of(20, false), 192000) << "a tenth of its own";
+}
+
+// Kernels of 100 us and 1 us of latency; the urgent stream's comes last.
+TEST_F(VirtualClockTest, KernelsOfUrgentStreamsDoNotWaitForOthers) {
+  InBothModes(
+      [] {
+        TestStream ordinary;
+        TestStream later;
+        TestStream urgent(cudaStreamNonBlocking, -1);
+        std::vector<int64_t> times;
+        for (TestStream* each : {&ordinary, &urgent, &later}) {
+          cudasim_operator_cost(each->stream, 1e9, 0, CUDASIM_FP32);
+          times.push_back(each->end());
+        }
+        // Equals wait for each other.
+        TestStream as_urgent(cudaStreamNonBlocking, -1);
+        cudasim_operator_cost(as_urgent.stream, 1e9, 0, CUDASIM_FP32);
+        times.push_back(as_urgent.end());
+        return times;
+      },
+      {101000, 101000, 301000, 201000});
+}
+
+// What the driver's function makes, and with copies, which no priority helps.
+TEST_F(VirtualClockTest, CopiesOfUrgentStreamsWaitForOthers) {
+  Block block(2);
+  Pinned pinned(kMegabyte);
+  InBothModes(
+      [&] {
+        TestStream ordinary;
+        CUstream urgent = nullptr;
+        EXPECT_EQ(
+            cuStreamCreateWithPriority(&urgent, CU_STREAM_NON_BLOCKING, -5),
+            CUDA_SUCCESS);
+        cudasim_operator_cost(ordinary.stream, 1e9, 0, CUDASIM_FP32);
+        cudasim_operator_cost(urgent, 1e9, 0, CUDASIM_FP32);
+        std::vector<int64_t> times = {cudasim_stream_virtual_ns(urgent)};
+        cudasim_virtual_reset();
+        cudaMemcpyAsync(block.pointer(), pinned.pointer, kMegabyte,
+                        cudaMemcpyHostToDevice, ordinary.stream);
+        cudaMemcpyAsync(static_cast<char*>(block.pointer()) + kHandle,
+                        pinned.pointer, kMegabyte, cudaMemcpyHostToDevice,
+                        urgent);
+        times.push_back(cudasim_stream_virtual_ns(urgent));
+        EXPECT_EQ(cudaStreamSynchronize(urgent), cudaSuccess);
+        EXPECT_EQ(cudaStreamDestroy(urgent), cudaSuccess);
+        return times;
+      },
+      {101000, 202000});
 }
 
 TEST_F(VirtualClockTest, SomethingThatWaitsDoesNotBlockAnEngine) {
@@ -404,34 +455,6 @@ TEST_F(VirtualClockTest, WithoutACardNothingTakesTime) {
   EXPECT_EQ(cudasim_virtual_total("memset_bytes"), 0);
 }
 
-TEST_F(VirtualClockTest, AProfileWithAMistakeChangesNothing) {
-  char before[8192];
-  ASSERT_GT(cudasim_profile(0, before, sizeof(before)), 100);
-  for (const char* wrong :
-       {"[]", "{", R"({"hbm_gb_s": 1})", R"({"hbm_gb_per_s": 0})",
-        R"({"hbm_gb_per_s": "fast"})", R"({"multiprocessors": 1.5})",
-        R"({"compute_efficiency": 1.1})", R"({"card": "h2000"})",
-        R"({"calls_ns": {"cuMemCreat": 5}})",
-        R"({"calls_ns": {"cuMemCreate": -5}})", R"({"kernel_ns": -1})"}) {
-    EXPECT_EQ(cudasim_apply_profile(0, wrong), -1) << wrong;
-  }
-  char after[8192];
-  ASSERT_GT(cudasim_profile(0, after, sizeof(after)), 100);
-  EXPECT_STREQ(after, before);
-}
-
-TEST_F(VirtualClockTest, AProfileGivesTheSameCardAgain) {
-  ASSERT_EQ(cudasim_set_card(0, "t4"), 0);
-  char text[8192];
-  ASSERT_LT(cudasim_profile(0, text, sizeof(text)), 8192);
-  ASSERT_EQ(cudasim_set_card(0, "generic"), 0);
-  ASSERT_EQ(cudasim_apply_profile(0, text), 0);
-  char again[8192];
-  cudasim_profile(0, again, sizeof(again));
-  EXPECT_STREQ(again, text);
-  EXPECT_EQ(cudasim_card_figure(0, "pcie_up_gb_per_s"), 12);
-}
-
 TEST_F(VirtualClockTest, ACallCanBurnRealTime) {
   ASSERT_EQ(cudasim_set_card(0, "generic"), 0);
   const auto cpu_ns = [](int calls) {
@@ -450,33 +473,6 @@ TEST_F(VirtualClockTest, ACallCanBurnRealTime) {
             0);
   // Half of what was asked for: the bound is loose, the machine is shared.
   EXPECT_GT(cpu_ns(100), 100 * 10000);
-}
-
-TEST(BusyTimesTest, FillsGaps) {
-  BusyTimes busy;
-  EXPECT_EQ(busy.Take(100, 50), 100);
-  EXPECT_EQ(busy.Take(0, 100), 0);   // fits before
-  EXPECT_EQ(busy.Take(0, 10), 150);  // after both
-  EXPECT_EQ(busy.Take(200, 10), 200);
-  EXPECT_EQ(busy.Take(120, 40), 160);  // exactly between
-  EXPECT_EQ(busy.Take(150, 1), 210);
-  EXPECT_EQ(busy.Take(5, 0), 5);
-  busy.Forget(211);
-  EXPECT_EQ(busy.Take(0, 5), 0);
-}
-
-TEST(BusyTimesTest, SharedBusMakesAnOperationLongerThanItsGap) {
-  BusyTimes down;
-  EXPECT_EQ(down.Place(0, 100, {.own_rate = 30}).end, 100);
-  EXPECT_EQ(down.Place(100, 100, {.own_rate = 20}).end, 200);
-  BusyTimes up;
-  const BusyTimes::Shared shared = {&down, 10, 35};
-  EXPECT_EQ(up.Place(150, 50, shared).end, 200) << "35 - 20 are enough";
-  // In the gap before, at 5 of 10, the work would end at 160.
-  const BusyTimes::Placed placed = up.Place(20, 100, shared);
-  EXPECT_EQ(placed.start, 200);
-  EXPECT_EQ(placed.end, 300);
-  EXPECT_EQ(up.Place(20, 70, shared).end, 130) << "40 at half, then 30";
 }
 
 }  // namespace
