@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Events of the host that take time or memory and that no call of CUDA shows: a
-// thread computes over bytes of the host, a thread waits for another one, a
-// thread is about to touch memory. A model of the host, such as that of a
-// simulated device, listens here; there is no listener in production.
+// thread computes over bytes of the host or chooses among handles, a thread
+// waits for another one, a thread is about to touch memory. A model of the
+// host, such as that of a simulated device, listens here; there is no listener
+// in production.
 //
 // Cost: one load per event. No event is on the path of a malloc, free or
 // operator that neither waits nor moves bytes.
@@ -27,6 +28,8 @@ struct HostTimeListener {
   void (*let_go)(std::uint64_t token) = nullptr;
   // The calling thread waited for the token and goes on.
   void (*went_on)(std::uint64_t token) = nullptr;
+  // The calling thread looked at so many handles to choose victims.
+  void (*chose)(std::uint64_t candidates) = nullptr;
   // 1: no byte of pinned memory is ever read, so that it needs no pages.
   int (*is_phantom)() = nullptr;
 };
@@ -49,6 +52,13 @@ inline void NoteLetGo(const void* waited_for) {
 inline void NoteWentOn(const void* waited_for) {
   if (const auto* listener = host_time_listener.load()) {
     listener->went_on(reinterpret_cast<std::uintptr_t>(waited_for));
+  }
+}
+
+inline void NoteChose(std::uint64_t candidates) {
+  const auto* listener = host_time_listener.load();
+  if (listener != nullptr && listener->chose != nullptr) {
+    listener->chose(candidates);
   }
 }
 

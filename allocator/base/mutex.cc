@@ -6,6 +6,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "allocator/base/host_time.h"
+
 namespace stratalloc {
 namespace {
 
@@ -19,6 +21,10 @@ void Pause() {
   asm volatile("yield");
 #endif
 }
+
+// A model of time charges waits for this lock alone: it is held across copies
+// and I/O.
+bool IsTimed(LockRank rank) { return rank == LockRank::kArbiter; }
 
 }  // namespace
 
@@ -37,9 +43,11 @@ void Mutex::LockSlow() {
             FUTEX_WAIT_PRIVATE, kHeld, &limit, nullptr, 0);
   }
   sleepers_.fetch_sub(1, std::memory_order_relaxed);
+  if (IsTimed(rank_)) NoteWentOn(this);
 }
 
 void Mutex::Wake() {
+  if (IsTimed(rank_)) NoteLetGo(this);
   syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&state_),
           FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
 }

@@ -69,14 +69,16 @@ STRATALLOC_API void stratalloc_string_free(char* text);
 /* Does this address lie in memory or address space of ours? */
 STRATALLOC_API int stratalloc_holds(uint64_t address);
 /* Who keeps time (a simulated device) is told what the host does that no call
- * of CUDA shows: a thread computed a checksum of so many bytes; whoever waits
- * for `token` may go on; the calling thread waited for it and goes on. While
- * `is_phantom` answers 1, memory is pinned without being touched: no copy ever
- * reads it. Called under any lock of ours, from any thread, to the end of the
- * process; may take none of ours. The last call counts. */
+ * of CUDA shows: a thread computed a checksum of so many bytes; threads that
+ * wait for `token` may go on; the calling thread waited for it and goes on; it
+ * looked at so many candidates for an eviction. While `is_phantom` answers 1,
+ * memory is pinned without being touched: no copy ever reads it. Called under
+ * any lock of ours, from any thread, to the end of the process; may take none
+ * of ours. The last call counts. */
 STRATALLOC_API void stratalloc_listen_to_host(
     void (*checksummed)(uint64_t bytes), void (*let_go)(uint64_t token),
-    void (*went_on)(uint64_t token), int (*is_phantom)(void));
+    void (*went_on)(uint64_t token), void (*chose)(uint64_t candidates),
+    int (*is_phantom)(void));
 
 /* ---- the report --------------------------------------------------------- */
 

@@ -42,10 +42,11 @@ void stratalloc_host_memory(const char* root, uint64_t* total,
 void stratalloc_listen_to_host(void (*checksummed)(uint64_t bytes),
                                void (*let_go)(uint64_t token),
                                void (*went_on)(uint64_t token),
+                               void (*chose)(uint64_t candidates),
                                int (*is_phantom)(void)) {
   // Never freed: another thread may be telling the one before.
   host_time_listener.store(
-      new HostTimeListener{checksummed, let_go, went_on, is_phantom});
+      new HostTimeListener{checksummed, let_go, went_on, chose, is_phantom});
 }
 
 }  // extern "C"

@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "allocator/base/host_time.h"
 #include "allocator/state/pin_poll.h"
 #include "allocator/state/workspaces.h"
 #include "tiering/engine/engine.h"
@@ -44,7 +45,9 @@ Victims LookAtCandidates(DeviceAllocator& device,
                          const std::set<Address>& not_these, bool only_cold,
                          std::uint32_t now) {
   Victims choice;
-  for (const EvictableHandle& one : device.Candidates(workspaces)) {
+  const auto all = device.Candidates(workspaces);
+  NoteChose(all.size());
+  for (const EvictableHandle& one : all) {
     if (not_these.contains(one.handle.address())) continue;
     const Candidate candidate = CandidateOf(one, choice.handles.size());
     if (only_cold && !IsCold(candidate, now)) {
@@ -68,6 +71,7 @@ void Engine::Order(std::uint32_t now,
   for (std::size_t i = 0; i < leaving->size(); ++i) {
     candidates.push_back(CandidateOf((*leaving)[i], i));
   }
+  NoteChose(candidates.size());
   std::vector<EvictableHandle> sorted;
   for (const Candidate& one :
        ChooseVictims(std::move(candidates), now, ~Bytes{0})) {

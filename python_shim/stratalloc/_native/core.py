@@ -163,11 +163,11 @@ def holds_function():
     return ctypes.cast(lib().stratalloc_holds, ctypes.c_void_p)
 
 
-def listen_to_host(checksummed, let_go, went_on, is_phantom):
+def listen_to_host(checksummed, let_go, went_on, chose, is_phantom):
     """C functions that are called with what the host does (c_api.h)."""
     lib().stratalloc_listen_to_host(*(
         ctypes.cast(function, ctypes.c_void_p)
-        for function in (checksummed, let_go, went_on, is_phantom)))
+        for function in (checksummed, let_go, went_on, chose, is_phantom)))
 
 
 def _take_string(address):

@@ -79,6 +79,7 @@ Card Common(const char* key, const char* model) {
   card.create_ns_per_gib = 512000;
   card.pin_ns_per_gib = 200e6;
   card.host_checksum_gb_per_s = 10;
+  card.choose_ns_per_candidate = 100;
   // PyTorch: two blocks of 4 MiB and eight of 16 KiB, and 1 MiB for cuBLASLt.
   card.cublas_workspace_bytes = 8 * kMiB + 128 * 1024;
   card.cublas_library_bytes = 64 * kMiB;
@@ -320,6 +321,7 @@ const std::vector<std::pair<const char*, Figure>>& CardFigures() {
       CUDASIM_FIGURE(create_ns_per_gib),
       CUDASIM_FIGURE(pin_ns_per_gib),
       CUDASIM_FIGURE(host_checksum_gb_per_s),
+      CUDASIM_FIGURE(choose_ns_per_candidate),
       CUDASIM_FIGURE(burn_call_ns),
   };
 #undef CUDASIM_FIGURE

@@ -116,6 +116,9 @@ struct Card {
   double pin_ns_per_gib = 0;
   // 10^9 bytes per second that one thread of the host checksums.
   double host_checksum_gb_per_s = 0;
+  // What one candidate costs the thread that chooses victims: to read its state
+  // and to sort it in.
+  double choose_ns_per_candidate = 0;
   // Nanoseconds of real CPU that each call burns, likewise (CUDASIM_CALL_NS).
   double burn_call_ns = 0;
   std::map<std::string, double> burn_calls_ns;

@@ -200,6 +200,14 @@ void cudasim_host_checksum(uint64_t bytes) {
                   static_cast<double>(bytes));
 }
 
+void cudasim_host_chose(uint64_t candidates) {
+  Simulator& sim = Simulator::Get();
+  if (sim.config.devices == 0) return;
+  const cudasim::Card& card = cudasim::CurrentCard();
+  sim.ChargeExtra(card, card.choose_ns_per_candidate,
+                  static_cast<double>(candidates));
+}
+
 void cudasim_set_background(int background) {
   Simulator::Get().clock.SetBackground(background != 0);
 }

@@ -35,6 +35,9 @@ void cudasim_host_work(double ns);
 // It computed a checksum over so many bytes of the host, at the card's
 // "host_checksum_gb_per_s".
 void cudasim_host_checksum(uint64_t bytes);
+// It looked at so many candidates for an eviction, at the card's
+// "choose_ns_per_candidate".
+void cudasim_host_chose(uint64_t candidates);
 // The calling thread is one of the program's (0) or waits on its own account
 // (1). Threads named "stratalloc..." start with 1.
 void cudasim_set_background(int background);

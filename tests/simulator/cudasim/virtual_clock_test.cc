@@ -443,6 +443,13 @@ TEST_F(VirtualClockTest, AChecksumOfTheHostTakesItsTime) {
   EXPECT_EQ(cudasim_virtual_now_ns(), 250000);
 }
 
+TEST_F(VirtualClockTest, ChoosingVictimsTakesTimePerCandidate) {
+  ASSERT_EQ(cudasim_apply_profile(0, R"({"choose_ns_per_candidate": 70})"), 0);
+  cudasim_virtual_reset();
+  cudasim_host_chose(300);
+  EXPECT_EQ(cudasim_virtual_now_ns(), 21000);
+}
+
 TEST_F(VirtualClockTest, WithoutACardNothingTakesTime) {
   ASSERT_EQ(cudasim_set_card(0, "generic"), 0);
   cudasim_virtual_reset();

@@ -296,6 +296,7 @@ def after_enable(torch):
     _core.listen_to_host(_state.driver.cudasim_host_checksum,
                          _state.driver.cudasim_thread_release,
                          _state.driver.cudasim_thread_acquire,
+                         _state.driver.cudasim_host_chose,
                          _state.driver.cudasim_is_phantom)
 
     def announce():
