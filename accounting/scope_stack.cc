@@ -12,7 +12,7 @@
 
 namespace stratalloc {
 
-struct internal::Below {
+struct internal::ScopesBelow {
   ScopeTimes* times = ScopeTimes::Take();
   ScopeFrame frames[kMaxScopeDepth];
 };
@@ -64,15 +64,15 @@ void EndThread(void* below) {
     if (EventRecorder::on()) RecordScope(EventKind::kScopeLeave, top.frame);
     top.frame = top.below->frames[top.depth];
   }
-  auto* const mine = static_cast<internal::Below*>(below);
+  auto* const mine = static_cast<internal::ScopesBelow*>(below);
   ScopeTimes::GiveBack(mine->times);
   delete mine;
   top = {};
 }
 
-[[gnu::noinline]] internal::Below* MakeBelow() {
+[[gnu::noinline]] internal::ScopesBelow* MakeBelow() {
   static ThreadEnd& end = *new ThreadEnd(&EndThread);
-  auto* const below = new internal::Below;
+  auto* const below = new internal::ScopesBelow;
   end.Await(below);
   return below;
 }

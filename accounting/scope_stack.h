@@ -42,7 +42,7 @@ struct ScopeFrame {
   ScopeId payer = kRootScope;
 };
 
-// Told of entering and leaving; tiering's planner listens. Called on the
+// Gets scopes that are entered and left; only tests listen. Called on the
 // thread that pushes or pops, with no lock held and possibly with the GIL
 // held. Must not throw. OnEnter comes when the frame is on top (what the
 // listener waits for is the scope's own), OnLeave when it is gone. Of backward
@@ -80,7 +80,7 @@ struct ScopeTop {
   ScopeFrame frame;
   int depth = 0;
   ScopeId told_backward = kRootScope;
-  struct Below* below = nullptr;  // scope_stack.cc
+  struct ScopesBelow* below = nullptr;  // scope_stack.cc
 };
 extern STRATALLOC_FAST_THREAD_LOCAL ScopeTop scope_top;
 }  // namespace internal

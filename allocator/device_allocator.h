@@ -94,7 +94,7 @@ class DeviceAllocator : public PoolRequests,
   Bytes capacity() const { return p_.capacity; }
   // What moved between its tiers, and who waited for that.
   MoveCounts& moves() { return p_.moves; }
-  // Planner's clock; ticks on every scope entered and every access guarded.
+  // The clock of uses: moves on by HandleUse::kTick for every guarded access.
   std::atomic<std::uint32_t>& use_clock() { return p_.use_clock; }
 
   // ---- blocks -----------------------------------------------------------
@@ -207,6 +207,8 @@ class DeviceAllocator : public PoolRequests,
   bool CannotFit(Bytes bytes) EXCLUDES(p_.mutex);
   // Allocated bytes that are on the device now.
   Bytes Allocated() EXCLUDES(p_.mutex);
+  // Bytes of the device's memory that are in use or cached.
+  Bytes Reserved() EXCLUDES(p_.mutex);
   Occupancy Occupied() EXCLUDES(p_.mutex);
   // Blocks freed so far: whoever waits for room sees by it that others get on.
   std::int64_t FreedCount() EXCLUDES(p_.mutex);

@@ -29,9 +29,8 @@ Status DeviceAllocator::RecordStream(Address address, StreamId stream) {
   }
   if (block->segment->evictable()) {
     const std::uint64_t bit = std::uint64_t{1} << p_.streams.BitOf(stream);
-    ForEachHandleOf(*block, [&](HandleRef handle, Bytes) {
-      handle.entry().used_streams.fetch_or(bit);
-    });
+    ForEachHandleOf(
+        *block, [&](HandleRef handle, Bytes) { handle.use().NoteUnseen(bit); });
   }
   if (stream == block->segment->pool->key().stream) return {};
   if (std::find(block->streams.begin(), block->streams.end(), stream) ==

@@ -55,6 +55,11 @@ void DeviceAllocator::SetFraction(double fraction) {
     reclaimer_->NotePressure(p_.device.index());
 }
 
+Bytes DeviceAllocator::Reserved() {
+  MutexLock lock(p_.mutex);
+  return static_cast<Bytes>(p_.stats.reserved_bytes.stats[0].current);
+}
+
 Bytes DeviceAllocator::Allocated() {
   MutexLock lock(p_.mutex);
   return p_.live.allocated_bytes();

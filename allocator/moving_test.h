@@ -19,7 +19,7 @@ inline HandleRef HandleAt(DeviceAllocator& allocator, Address address) {
 
 inline std::vector<Departure> MarkLeaving(DeviceAllocator& allocator,
                                           HandleRef handle) {
-  return allocator.MarkLeaving({&handle, 1});
+  return allocator.MarkLeaving(allocator.ChooseLeaving({&handle, 1}));
 }
 
 // As an eviction that finds nothing may leave after all.

@@ -38,7 +38,7 @@ class ConditionTest : public testing::Test {
     host_time_listener.store(nullptr);
     recorded.clear();
   }
-  Mutex mutex_{LockRank::kPlan};
+  Mutex mutex_{LockRank::kImports};
   Condition condition_;
 };
 

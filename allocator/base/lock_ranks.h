@@ -15,13 +15,14 @@ enum class LockRank : int {
   kOpening = 12,   // devices are opened, and what is set for those that are not
   kImports = 15,   // memory of other processes: mapped under it, closed (which
                    // waits for the device) without it
-  kPlan = 20,      // planner's learned order; nothing else is called under it
   kAdmission = 25,  // who waits for room on the device, in which order
   kArbiter = 30,    // one eviction or restore at a time, of any device; held
                     // across copies and I/O, so never taken under kDevice
   kTier = 40,       // slabs of the host tier, which are pinned under it; a
                     // program's own spill file, across its I/O. The engine's
                     // has no lock, it is the arbiter's holder's
+  kLeaves = 42,     // what was chosen to leave a device; nothing but events
+                    // given back under it
   kPins = 45,       // who holds pins on blocks, to take them back when victims
                     // are chosen
   kDevice = 50,     // blocks, pools and handle states of one device; under it:
@@ -29,6 +30,7 @@ enum class LockRank : int {
                     // Python, no logging. But for a thread's first event, once:
                     // its ring gets its room on the disk (allocator/events)
   kMoves = 65,      // when moves of a device were under way; leaf
+  kUses = 67,       // uses that operators noted, for the planner; leaf
   kLedger = 70,     // charge and credit; leaf
   kFrames = 75,     // the numbers of frame accounts; leaf
   kScopes = 80,     // names of scopes and of sites; leaf

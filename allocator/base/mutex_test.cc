@@ -39,7 +39,7 @@ TEST(Mutex, RanksArePerThread) {
 }
 
 TEST(Mutex, ServesAConditionVariable) {
-  Mutex mutex(LockRank::kPlan);
+  Mutex mutex(LockRank::kImports);
   std::condition_variable_any ready;
   bool flag = false;
   std::thread other([&] {
@@ -56,7 +56,7 @@ TEST(Mutex, ServesAConditionVariable) {
 
 TEST(Mutex, ExcludesAndWakesSleepers) {
   constexpr int kThreads = 4, kRounds = 20000;
-  Mutex mutex(LockRank::kPlan);
+  Mutex mutex(LockRank::kImports);
   long sum = 0;
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t) {
@@ -75,7 +75,7 @@ TEST(Mutex, ExcludesAndWakesSleepers) {
 }
 
 TEST(Mutex, TryLockFailsWhileHeld) {
-  Mutex mutex(LockRank::kPlan);
+  Mutex mutex(LockRank::kImports);
   MutexLock held(mutex);
   std::thread other([&] { EXPECT_FALSE(mutex.TryLock()); });
   other.join();

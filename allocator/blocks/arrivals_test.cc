@@ -22,7 +22,7 @@ class ArrivalsTest : public DevicePartsTest {
     HandleRegion* const region = block_->segment->region;
     handle_ = {region, region->IndexOf(block_->address)};
     Residency& residency = parts().residency;
-    ASSERT_TRUE(residency.Mark(handle_));
+    ASSERT_TRUE(residency.Mark(residency.Choose(handle_).value()));
     std::vector<Departure> leaving = {{.handle = handle_}};
     ASSERT_TRUE(residency.BeginEvict(&leaving[0], ~std::uint64_t{0}));
     residency.CommitEvict(&leaving, MoveEvents(DeviceIndex{0}, parts().moves));

@@ -95,8 +95,7 @@ void BlockPins::NoteUnobserved(const Block& block) {
   ForEachHandleOf(block, [](HandleRef handle, Bytes) {
     // On which streams, of which devices: nobody saw. Nor whether it wrote, but
     // a clean drop compares checksums, and most who ask for an address read.
-    handle.entry().used_streams.fetch_or(std::uint64_t{1}
-                                         << StreamTable::kGraphBit);
+    handle.use().NoteUnseen(std::uint64_t{1} << StreamTable::kGraphBit);
   });
 }
 

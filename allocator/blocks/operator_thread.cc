@@ -141,7 +141,7 @@ void OperatorThread::Resume() {
 void OperatorThread::NoteAgain() {
   if (STRATALLOC_PLANTED(kNotNoted)) noted_.clear();
   for (const Noted& noted : noted_) {
-    noted.use->used_streams.fetch_or(noted.used_streams);
+    noted.use->NoteUnseen(noted.used_streams);
     if (noted.dirty) noted.use->dirty.store(true);
   }
   noted_.clear();

@@ -46,16 +46,35 @@ void Residency::MoveCharges(HandleRef handle, TierId from, TierId to,
   });
 }
 
-bool Residency::Mark(HandleRef handle) {
+namespace {
+
+// Pins and pools may change at any time.
+bool MayLeave(const HandleEntry& entry) {
+  return entry.state.load() == HandleState::kResident && entry.live != 0 &&
+         !entry.stays.load() && entry.pins.load() == 0;
+}
+
+}  // namespace
+
+std::optional<Claim> Residency::Choose(HandleRef handle) {
+  HandleEntry& entry = handle.entry();
+  // What is handed out from here on is noted, whatever the clock says.
+  ++epoch_;
+  if (!MayLeave(entry)) return std::nullopt;
+  entry.Claim();
+  // A pin that came in between may have noted its use before.
+  if (entry.pins.load(std::memory_order_seq_cst) != 0) return std::nullopt;
+  return Claim{handle, ++entry.claim, entry.used_streams.load()};
+}
+
+bool Residency::Mark(const Claim& claim) {
+  const HandleRef handle = claim.handle;
   HandleEntry& entry = handle.entry();
   ++epoch_;
-  // It may have changed pools since it was chosen.
-  if (entry.state.load() != HandleState::kResident || entry.live == 0 ||
-      entry.stays.load() || entry.pins.load() != 0) {
-    return false;
-  }
+  if (!MayLeave(entry) || entry.claim != claim.number) return false;
   entry.state.store(HandleState::kLeaving, std::memory_order_seq_cst);
-  if (entry.pins.load(std::memory_order_seq_cst) != 0) {
+  // The pin first: what an operator noted is there before its pin goes.
+  if (entry.pins.load(std::memory_order_seq_cst) != 0 || !entry.is_claimed()) {
     entry.state.store(HandleState::kResident, std::memory_order_seq_cst);
     return false;
   }
@@ -66,7 +85,7 @@ bool Residency::Mark(HandleRef handle) {
 
 bool Residency::BeginEvict(Departure* departure, std::uint64_t users) {
   HandleEntry& entry = departure->handle.entry();
-  if (entry.pins.load(std::memory_order_seq_cst) != 0 ||
+  if (entry.pins.load(std::memory_order_seq_cst) != 0 || !entry.is_claimed() ||
       (entry.used_streams.load() & ~users) != 0) {
     return false;
   }

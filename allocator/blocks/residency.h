@@ -3,7 +3,8 @@
 // where the bytes go meanwhile, is tiering's. The states, and which event moves
 // a handle from which to which: handle_table.h, RESIDENCY.md.
 //
-//   Mark         kResident -> kLeaving: chosen; a pin that comes now wins
+//   Choose       the handle is as before; a use from here on voids the choice
+//   Mark         kResident -> kLeaving, if the choice holds; a later pin wins
 //   BeginEvict   kLeaving -> kCopyingOut: its streams are known, and taken
 //   CommitEvict  kCopyingOut -> away: unmapped, its memory is free
 //   AbortEvict   kLeaving or kCopyingOut -> kResident: nothing has happened
@@ -40,6 +41,14 @@
 #include "allocator/streams/event_pool.h"
 
 namespace stratalloc {
+
+// A handle that an eviction has chosen. It is used as before, and leaves only
+// if nothing has used it since.
+struct Claim {
+  HandleRef handle;
+  std::uint32_t number = 0;   // of this choice
+  std::uint64_t streams = 0;  // of the StreamTable: they used it before
+};
 
 // A handle on its way out, as the steps above pass it on.
 struct Departure {
@@ -84,9 +93,12 @@ class Residency {
 
   // ---- leaving -------------------------------------------------------------
 
-  // False if it may not: pinned, not resident, nothing live, or its pool stays.
+  // No claim if it may not leave: pinned, not resident, nothing live, or its
+  // pool stays. Voids an earlier claim. REQUIRES: bins are empty.
+  std::optional<Claim> Choose(HandleRef handle);
+  // False if it was used or chosen again since, or may not leave any more.
   // REQUIRES: bins are empty; no capture is under way.
-  bool Mark(HandleRef handle);
+  bool Mark(const Claim& claim);
   // False if a user came since that is not in `users`, or a pin.
   bool BeginEvict(Departure* departure, std::uint64_t users);
   // All of them, adjacent handles in one call of the driver.

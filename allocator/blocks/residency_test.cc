@@ -79,10 +79,14 @@ class ResidencyTest : public testing::Test {
   }
   HandleEntry& Entry(std::uint64_t number) { return At(number).entry(); }
   HandleState State(std::uint64_t number) { return Entry(number).state.load(); }
+  bool Mark(std::uint64_t number) {
+    const std::optional<Claim> claim = residency_->Choose(At(number));
+    return claim && residency_->Mark(*claim);
+  }
   std::vector<Departure> Begun(std::vector<std::uint64_t> numbers) {
     std::vector<Departure> leaving;
     for (std::uint64_t number : numbers) {
-      EXPECT_TRUE(residency_->Mark(At(number)));
+      EXPECT_TRUE(Mark(number));
       leaving.push_back({.handle = At(number)});
       EXPECT_TRUE(residency_->BeginEvict(&leaving.back(), ~std::uint64_t{0}));
     }
@@ -132,23 +136,50 @@ TEST_F(ResidencyTest, WhatLeftIsNoDeviceMemory) {
 }
 
 TEST_F(ResidencyTest, OnlyWhatLivesAndIsUnpinnedMayLeave) {
-  EXPECT_FALSE(residency_->Mark(At(2))) << "no memory";
+  EXPECT_FALSE(Mark(2)) << "no memory";
   ++Entry(0).pins;
-  EXPECT_FALSE(residency_->Mark(At(0)));
+  EXPECT_FALSE(Mark(0));
   --Entry(0).pins;
   Entry(0).stays = true;
-  EXPECT_FALSE(residency_->Mark(At(0)));
+  EXPECT_FALSE(Mark(0));
   Entry(0).stays = false;
   const std::uint32_t epoch = residency_->epoch();
-  EXPECT_TRUE(residency_->Mark(At(0)));
+  EXPECT_TRUE(Mark(0));
   EXPECT_NE(residency_->epoch(), epoch);
-  EXPECT_FALSE(residency_->Mark(At(0))) << "it is leaving";
+  EXPECT_FALSE(Mark(0)) << "it is leaving";
   residency_->AbortEvict(At(0));
   EXPECT_EQ(State(0), HandleState::kResident);
 }
 
+TEST_F(ResidencyTest, ClaimOfAHandleUsedSinceIsVoid) {
+  const auto used_after = [&](auto&& use) {
+    const Claim claim = residency_->Choose(At(0)).value();
+    use();
+    return !residency_->Mark(claim) && State(0) == HandleState::kResident;
+  };
+  EXPECT_FALSE(used_after([] {}));
+  residency_->AbortEvict(At(0));
+  HandleUse& use = At(0).use();
+  EXPECT_TRUE(used_after([&] { use.NoteOperator(1, false, 4, 16); }));
+  EXPECT_TRUE(used_after([&] { use.NoteHandedOut(1, 4); }));
+  EXPECT_TRUE(used_after([&] { use.NoteUnseen(1); })) << "by the same stream";
+  EXPECT_TRUE(used_after([&] { ++use.pins; }));
+  EXPECT_FALSE(residency_->Choose(At(0)).has_value()) << "it is pinned";
+  --use.pins;
+  EXPECT_TRUE(used_after([&] { (void)residency_->Choose(At(0)); }))
+      << "the later choice has other streams";
+}
+
+TEST_F(ResidencyTest, UseBetweenMarkAndBeginEvictKeepsTheHandle) {
+  ASSERT_TRUE(Mark(0));
+  Departure leaving{.handle = At(0)};
+  At(0).use().NoteUnseen(1);
+  EXPECT_FALSE(residency_->BeginEvict(&leaving, ~std::uint64_t{0}));
+  residency_->AbortEvict(At(0));
+}
+
 TEST_F(ResidencyTest, WhoComesAfterTheLookKeepsTheHandle) {
-  ASSERT_TRUE(residency_->Mark(At(0)));
+  ASSERT_TRUE(Mark(0));
   Departure leaving{.handle = At(0)};
   Entry(0).used_streams = 6;
   EXPECT_FALSE(residency_->BeginEvict(&leaving, /*users=*/2)) << "stream 2";

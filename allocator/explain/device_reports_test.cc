@@ -40,7 +40,7 @@ class DeviceReportsTest : public DevicePartsTest {
   // To the host, without its bytes.
   void Evict(HandleRef handle) {
     Residency& residency = parts().residency;
-    ASSERT_TRUE(residency.Mark(handle));
+    ASSERT_TRUE(residency.Mark(residency.Choose(handle).value()));
     std::vector<Departure> leaving = {{.handle = handle}};
     ASSERT_TRUE(residency.BeginEvict(&leaving[0], ~std::uint64_t{0}));
     residency.CommitEvict(&leaving, MoveEvents(DeviceIndex{0}, parts().moves));

@@ -44,8 +44,8 @@ namespace stratalloc {
 enum class HandleState : std::uint8_t {
   kUnmapped = 0,     // no bytes anywhere: nothing live here
   kResident = 1,     // mapped, usable
-  kLeaving = 2,      // chosen by an eviction; a look may still cancel it
-  kCopyingOut = 3,   // fenced; bytes are being copied or checked
+  kLeaving = 2,      // marked by an eviction; a look may still cancel it
+  kCopyingOut = 3,   // its streams are done; bytes are copied or checked
   kHost = 4,         // away, bytes in pinned host memory
   kHostAndDisk = 5,  // away, equal bytes on host and in the spill file
   kDisk = 6,         // away, bytes in the spill file
@@ -87,6 +87,7 @@ struct alignas(64) HandleEntry : HandleUse {
   std::uint32_t live = 0;        // live blocks that overlap this handle
   std::uint32_t generation = 0;  // moves on whenever its bytes are given up
   std::uint32_t ruled = 0;       // of those live blocks, that have a rule
+  std::uint32_t claim = 0;       // number of the last eviction that chose it
 };
 
 static_assert(sizeof(HandleEntry) == 64);

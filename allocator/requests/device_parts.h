@@ -76,7 +76,7 @@ struct DeviceParts {
   const Bytes capacity;
   HandleTable table;
   StreamTable streams;
-  std::atomic<std::uint32_t> use_clock{1};
+  std::atomic<std::uint32_t> use_clock{HandleUse::kTick};
   MoveCounts moves;
 
   // What a malloc or free out of a bin touches, together and apart from what

@@ -107,14 +107,27 @@ void Transactions::EndFencing() {
   if (--p_.fencing == 0) p_.fenced.NotifyAll();
 }
 
-std::vector<Departure> Transactions::MarkLeaving(
+std::vector<Claim> Transactions::ChooseLeaving(
     std::span<const HandleRef> handles) {
   MutexLock lock(p_.mutex);
-  std::vector<Departure> marked;
+  p_.blocks.EmptyBins();
+  std::vector<Claim> claims;
   for (HandleRef handle : handles) {
-    if (!p_.captures.MayEvict()) break;
-    p_.blocks.EmptyBins();
-    if (p_.residency.Mark(handle)) marked.push_back({.handle = handle});
+    if (const auto claim = p_.residency.Choose(handle)) {
+      claims.push_back(*claim);
+    }
+  }
+  return claims;
+}
+
+std::vector<Departure> Transactions::MarkLeaving(
+    std::span<const Claim> claims) {
+  MutexLock lock(p_.mutex);
+  std::vector<Departure> marked;
+  if (!p_.captures.MayEvict()) return marked;
+  p_.blocks.EmptyBins();
+  for (const Claim& claim : claims) {
+    if (p_.residency.Mark(claim)) marked.push_back({.handle = claim.handle});
   }
   return marked;
 }
@@ -218,20 +231,21 @@ Status Transactions::DrainArrivals() {
 
 // ---- memory and events for a restore ----------------------------------------
 
+Result<PhysicalMemory*> Transactions::TakeFree(Bytes bytes) {
+  MutexLock lock(p_.mutex);
+  // The copy stream writes it: whoever used it last must have finished.
+  return p_.pages.Take(bytes, p_.limit.Now(), p_.captures.AskStreams());
+}
+
 Result<PhysicalMemory*> Transactions::TakePhysical(Bytes bytes) {
-  const auto take = [&]() REQUIRES(p_.mutex) {
-    // The copy stream writes it: whoever used it last must have finished.
-    return p_.pages.Take(bytes, p_.limit.Now(), p_.captures.AskStreams());
-  };
+  Result<PhysicalMemory*> memory = TakeFree(bytes);
+  if (memory) return memory;
+  waits_.ReleaseCached(bytes);
   {
     MutexLock lock(p_.mutex);
-    Result<PhysicalMemory*> memory = take();
-    if (memory) return memory;
+    waits_.AwaitReleases();
   }
-  waits_.ReleaseCached(bytes);
-  MutexLock lock(p_.mutex);
-  waits_.AwaitReleases();
-  return take();
+  return TakeFree(bytes);
 }
 
 void Transactions::PutPhysical(PhysicalMemory* memory) {

@@ -75,8 +75,11 @@ class Transactions {
   bool BeginFencing() EXCLUDES(p_.mutex);
   void EndFencing() EXCLUDES(p_.mutex);
 
-  // The steps of residency.h. Those of `handles` that may leave, marked.
-  std::vector<Departure> MarkLeaving(std::span<const HandleRef> handles)
+  // The steps of residency.h. Those of `handles` that may leave.
+  std::vector<Claim> ChooseLeaving(std::span<const HandleRef> handles)
+      EXCLUDES(p_.mutex);
+  // Those of them that nothing has used since, marked.
+  std::vector<Departure> MarkLeaving(std::span<const Claim> claims)
       EXCLUDES(p_.mutex);
   // `users`: the streams that were looked at. Handles that may not go, or of
   // which a library's block knows by now, are taken out and stay. If any are
@@ -110,6 +113,8 @@ class Transactions {
   // Physical memory for a restore: recycled, created, or traded from cached
   // blocks (which may wait: drops and retakes the lock).
   Result<PhysicalMemory*> TakePhysical(Bytes bytes) EXCLUDES(p_.mutex);
+  // The same of memory that is free or can be created, and waits for nothing.
+  Result<PhysicalMemory*> TakeFree(Bytes bytes) EXCLUDES(p_.mutex);
   void PutPhysical(PhysicalMemory* memory) EXCLUDES(p_.mutex);
   // residency.h. The caller drops the copies.
   std::vector<std::pair<HandleRef, std::uint32_t>> TakeDropped()

@@ -39,8 +39,11 @@ class TransactionsTest : public DevicePartsTest {
     }
     return addresses;
   }
+  std::vector<Departure> Marked(const Handles& handles) {
+    return transactions().MarkLeaving(transactions().ChooseLeaving(handles));
+  }
   void Evict(const Handles& handles) {
-    std::vector<Departure> leaving = transactions().MarkLeaving(handles);
+    std::vector<Departure> leaving = Marked(handles);
     transactions().BeginEvict(&leaving, ~std::uint64_t{0}, {}, true);
     ASSERT_EQ(leaving.size(), handles.size());
     transactions().EndFencing();
@@ -138,14 +141,14 @@ TEST_F(TransactionsTest, WhatArrivedIsACandidateOnceItsCopyIsOver) {
 
 TEST_F(TransactionsTest, NothingIsBegunWhereBytesMayNotLeave) {
   Block* const block = Malloc(kLarge, 2 * kHandle);
-  std::vector<Departure> marked = transactions().MarkLeaving(Of(block));
+  std::vector<Departure> marked = Marked(Of(block));
   EXPECT_EQ(marked.size(), 2u);
   Capture(true);
   EXPECT_FALSE(transactions().BeginFencing());
   transactions().BeginEvict(&marked, ~std::uint64_t{0}, {}, true);
   EXPECT_TRUE(marked.empty()) << "the capture came between";
   EXPECT_EQ(parts().fencing, 0) << "no end is owed";
-  EXPECT_TRUE(transactions().MarkLeaving(Of(block)).empty());
+  EXPECT_TRUE(Marked(Of(block)).empty());
   EXPECT_EQ(Of(block)[0].state(), HandleState::kResident);
   Capture(false);
   ASSERT_TRUE(transactions().BeginFencing());
@@ -160,7 +163,7 @@ TEST_F(TransactionsTest, NothingIsBegunWhereBytesMayNotLeave) {
 TEST_F(TransactionsTest, WhoMayNotGoIsTakenOutAndStays) {
   Block* const block = Malloc(kLarge, 4 * kHandle);
   const Handles handles = Of(block);
-  std::vector<Departure> marked = transactions().MarkLeaving(handles);
+  std::vector<Departure> marked = Marked(handles);
   ASSERT_EQ(marked.size(), 4u);
   const std::uint64_t seen = 1;  // the default stream, which it is for
   handles[1].use().NoteStream(2);
@@ -177,7 +180,7 @@ TEST_F(TransactionsTest, WhoMayNotGoIsTakenOutAndStays) {
                              MoveEvents(DeviceIndex{0}, parts().moves));
   EXPECT_EQ(transactions().AwayOf(handles), (Handles{handles[0], handles[3]}));
   handles[2].use().pins.fetch_sub(1);
-  marked = transactions().MarkLeaving(Handles{handles[1]});
+  marked = Marked(Handles{handles[1]});
   transactions().BeginEvict(&marked, 3, {block->address}, true);
   EXPECT_TRUE(marked.empty()) << "it is a library's by now";
   EXPECT_EQ(handles[1].state(), HandleState::kResident);

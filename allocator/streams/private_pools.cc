@@ -17,7 +17,7 @@ Error NoSuchPool(PoolId id) {
 
 // A graph may still run.
 void NoteGraphStreams(HandleUse& operand) {
-  operand.used_streams.fetch_or(std::uint64_t{1} << StreamTable::kGraphBit);
+  operand.NoteUnseen(std::uint64_t{1} << StreamTable::kGraphBit);
   operand.pins.fetch_sub(1);
 }
 

@@ -19,15 +19,20 @@ namespace stratalloc {
 
 struct HandleUse {
   static constexpr int kIntervals = 4;
+  // The clock moves by this for each access, so that a use is noted at an even
+  // tick. An eviction makes the tick odd (Claim): while it is odd, nothing has
+  // used the handle since.
+  static constexpr std::uint32_t kTick = 2;
 
   // Nothing leaves while this is not 0. "Who wins" is in handle_table.h.
   std::atomic<std::uint32_t> pins{0};
-  // The planner's clock at the last use, and the last four times between uses,
+  // The clock of uses at the last use, and the last four times between uses,
   // the newest first; 0 = not known. Uses that lie close together are one.
   std::atomic<std::uint32_t> last_use{0};
   std::atomic<std::uint32_t> intervals[kIntervals]{};
-  // Bit i: stream i of the device's StreamTable used this handle since it was
-  // last fenced. Set while pinned, taken by the evictor.
+  // Bit i: stream i of the device's StreamTable used this handle since its
+  // bytes last began to leave. Set while pinned, read by a choice, taken by the
+  // batch.
   std::atomic<std::uint64_t> used_streams{0};
   // Written since the lower copy was made; set while pinned, cleared by the
   // evictor while pins are zero.
@@ -41,6 +46,16 @@ struct HandleUse {
   }
   void ForgetIntervals() {
     for (auto& interval : intervals) interval.store(0);
+  }
+
+  // An eviction has chosen it. Under the device lock; the caller looks at the
+  // pins afterwards.
+  void Claim() { last_use.fetch_or(1); }
+  bool is_claimed() const { return (last_use.load() & 1) != 0; }
+  // Streams use it by another way than an operator, or may.
+  void NoteUnseen(std::uint64_t stream_bits) {
+    used_streams.fetch_or(stream_bits);
+    last_use.fetch_and(~1u);
   }
 
   // Another stream uses it. Load before read-modify-write, here and below: in

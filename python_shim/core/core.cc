@@ -123,7 +123,6 @@ Status Core::Init(int device_count) {
         std::memory_order_release);
     if (tiering && engine_.load() == nullptr) {
       engine_.store(new Engine(config_.engine), std::memory_order_release);
-      SetScopeListener(engine_.load());
     }
   }
   DeviceAllocator::Options options = config_.device;

@@ -21,6 +21,8 @@ constexpr std::int64_t kMovingNs = 20'000'000;
 
 }  // namespace
 
+thread_local Admission::Turn* Admission::Turn::mine = nullptr;
+
 Admission::World Admission::LookLocked() {
   const World world = options_.look();
   running_ = world.running;
@@ -53,14 +55,28 @@ bool Admission::WaitsForOldestLocked(const Turn& turn) const {
          options_.now_ns() - changed_ns_ < kMovingNs;
 }
 
+// A younger thread may try if the oldest waits for streams for so long.
+bool Admission::StandsStillLocked(const Turn& turn) const {
+  return turn.waits_since_ != Turn::kNotWaiting &&
+         options_.now_ns() - turn.waits_since_ >= kMovingNs;
+}
+
 bool Admission::MayTryLocked(Turn& turn) {
   if (turn.refused_at_ == change_ || WaitsForOldestLocked(turn)) return false;
+  // One tries at a time: what it chose is used again by another that tries.
+  if (trying_ != nullptr && trying_ != &turn && !StandsStillLocked(*trying_)) {
+    return false;
+  }
   const bool may = std::all_of(turns_.begin(), turns_.lower_bound(turn.ticket_),
                                [&](const auto& older) {
                                  mutex_.AssertHeld();
-                                 return older.second->refused_at_ == change_;
+                                 return StandsStillLocked(*older.second) ||
+                                        older.second->refused_at_ == change_;
                                });
-  if (may) turn.tried_at_ = change_;
+  if (may) {
+    turn.tried_at_ = change_;
+    trying_ = &turn;
+  }
   return may;
 }
 
@@ -68,7 +84,9 @@ bool Admission::IsHopelessLocked(const Turn& turn, const World& world) {
   if (turn.refusals_ == 0) return false;
   const std::int64_t now = options_.now_ns();
   const std::int64_t waited = now - turn.refused_ns_;
-  if (waited >= options_.running_ns) return true;
+  const std::int64_t longest =
+      world.device_busy ? options_.busy_ns : options_.running_ns;
+  if (waited >= longest) return true;
   if (turn.lack_ == Lack::kMemory) {
     const bool youngest =
         std::none_of(turns_.upper_bound(turn.ticket_), turns_.end(),
@@ -91,6 +109,7 @@ bool Admission::IsHopelessLocked(const Turn& turn, const World& world) {
   if (!all_refused) return false;
   // Alone in the process: nobody could change anything.
   if (!world.others && !world.under_way && turns_.size() == 1) return true;
+  if (world.device_busy) return false;
   const std::int64_t patience = world.running || world.under_way
                                     ? options_.running_ns
                                     : options_.quiet_ns;
@@ -117,6 +136,7 @@ Admission::Turn::Turn(Admission& admission, std::uint64_t ticket, bool fresh)
 Admission::Turn::~Turn() {
   MutexLock lock(admission_.mutex_);
   admission_.turns_.erase(ticket_);
+  if (admission_.trying_ == this) admission_.trying_ = nullptr;
   admission_.CountRefusedLocked();
   // Who gives up frees what it had on its way out; and the next in line need
   // not wait for this one any more.
@@ -155,9 +175,20 @@ void Admission::Turn::AwaitChange() {
   admission_.options_.poll();
 }
 
+void Admission::Turn::BeginWait() {
+  MutexLock lock(admission_.mutex_);
+  waits_since_ = admission_.options_.now_ns();
+}
+
+void Admission::Turn::EndWait() {
+  MutexLock lock(admission_.mutex_);
+  waits_since_ = kNotWaiting;
+}
+
 void Admission::Turn::Refused(Lack lack) {
   MutexLock lock(admission_.mutex_);
   refused_at_ = tried_at_;
+  if (admission_.trying_ == this) admission_.trying_ = nullptr;
   if (refusals_++ == 0) refused_ns_ = admission_.options_.now_ns();
   lack_ = lack;
   admission_.CountRefusedLocked();

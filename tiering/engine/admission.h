@@ -45,6 +45,9 @@ class Admission {
     bool running = false;  // one is inside an operator, and pins what it uses
     // What ends by itself pins what it uses, or keeps everything: a capture.
     bool under_way = false;
+    // Kernels still run on what was chosen to leave: they end by themselves, if
+    // no stream waits for what another thread has yet to do.
+    bool device_busy = false;
     // Moves on when another thread enters or leaves an operator, when memory is
     // freed, when a pin is taken back and when a capture ends; not by what
     // those do who wait.
@@ -68,6 +71,8 @@ class Admission {
     // The same while an operator has not returned: it may itself wait for
     // another process, or for the thread that waits here.
     std::int64_t running_ns = 10'000'000'000;
+    // The same while kernels keep what could leave: some run for long.
+    std::int64_t busy_ns = 60'000'000'000;
     // How long one that lacks memory waits while others do free some.
     std::int64_t memory_ns = 3'000'000'000;
   };
@@ -102,14 +107,22 @@ class Admission {
     void AwaitChange();
     // The try came to nothing; the thread has suspended its pins again.
     void Refused(Lack lack = Lack::kPins);
+    // In the middle of its try this thread waits for streams, which may take
+    // any time: after a while the younger may try. And that is over.
+    void BeginWait();
+    void EndWait();
+    // Of the calling thread; nullptr if it does not wait for room.
+    static thread_local Turn* mine;
 
    private:
     friend class Admission;
+    static constexpr std::int64_t kNotWaiting = -1;
     Admission& admission_;
     const std::uint64_t ticket_;
     const bool fresh_;
     Lack lack_ = Lack::kPins;
     int refusals_ = 0;
+    std::int64_t waits_since_ = kNotWaiting;
     std::int64_t refused_ns_ = 0;  // first
     // By change_: when its last try began, and the last that was refused; 0:
     // never. What changed during a try may be what it lacked.
@@ -120,6 +133,8 @@ class Admission {
   World LookLocked() REQUIRES(mutex_);
   void ChangeLocked() REQUIRES(mutex_);
   bool MayTryLocked(Turn& turn) REQUIRES(mutex_);
+  // Does its try wait for streams that stand still?
+  bool StandsStillLocked(const Turn& turn) const REQUIRES(mutex_);
   // Is somebody older refused again and again while the operators under way
   // get on?
   bool WaitsForOldestLocked(const Turn& turn) const REQUIRES(mutex_);
@@ -132,6 +147,7 @@ class Admission {
   Mutex mutex_{LockRank::kAdmission};
   Condition changed_;
   std::map<std::uint64_t, Turn*> turns_ GUARDED_BY(mutex_);  // oldest first
+  const Turn* trying_ GUARDED_BY(mutex_) = nullptr;
   std::uint64_t change_ GUARDED_BY(mutex_) = 1;
   std::int64_t changed_ns_ GUARDED_BY(mutex_) = 0;
   std::uint64_t progress_ GUARDED_BY(mutex_) = 0, freed_ GUARDED_BY(mutex_) = 0;

@@ -17,22 +17,28 @@
 namespace stratalloc {
 namespace {
 
-constexpr std::int64_t kQuiet = 1000, kMemory = 20'000, kRunning = 100'000;
+constexpr std::int64_t kQuiet = 1000, kMemory = 20'000, kRunning = 100'000,
+                       kBusy = 600'000;
 
 class AdmissionTest : public testing::Test {
  protected:
   // What the other threads of the process do.
-  std::atomic<bool> others_{true}, running_{false};
+  std::atomic<bool> others_{true}, running_{false}, device_busy_{false};
   std::atomic<std::uint64_t> progress_{0}, freed_{0};
   std::atomic<std::int64_t> now_{0};
   Admission admission_{{.look =
                             [this] {
-                              return Admission::World{others_, running_, false,
-                                                      progress_, freed_};
+                              return Admission::World{
+                                  .others = others_,
+                                  .running = running_,
+                                  .device_busy = device_busy_,
+                                  .progress = progress_,
+                                  .freed = freed_};
                             },
                         .now_ns = [this] { return now_.load(); },
                         .quiet_ns = kQuiet,
                         .running_ns = kRunning,
+                        .busy_ns = kBusy,
                         .memory_ns = kMemory}};
 
   // A turn tried and was refused.
@@ -157,6 +163,43 @@ TEST_F(AdmissionTest, AnOperatorThatHasNotReturnedIsWaitedForLonger) {
 }
 
 // Operators of other threads that have nothing to do with it.
+TEST_F(AdmissionTest, ThreadIsNotRefusedForGoodWhileKernelsKeepWhatCouldLeave) {
+  Admission::Turn turn(admission_, admission_.NewTicket());
+  others_ = false;
+  device_busy_ = true;
+  Try(turn);
+  now_ += kRunning;
+  admission_.NoteChange();
+  ASSERT_TRUE(turn.Await()) << "alone and refused, and still not for good";
+  turn.Refused();
+  now_ += kBusy;
+  EXPECT_FALSE(turn.Await()) << "nothing waits for ever";
+}
+
+TEST_F(AdmissionTest, OlderTurnWaitsUntilTheTryOfAYoungerIsOver) {
+  Admission::Turn old(admission_, admission_.NewTicket());
+  Admission::Turn young(admission_, admission_.NewTicket());
+  Try(old);
+  ASSERT_TRUE(young.MayTry());
+  admission_.NoteChange();
+  EXPECT_FALSE(old.MayTry()) << "its pins would void what the younger chose";
+  young.Refused();
+  EXPECT_TRUE(old.MayTry());
+}
+
+TEST_F(AdmissionTest, YoungerTurnMayTryWhileTheOlderStandsStill) {
+  Admission::Turn old(admission_, admission_.NewTicket());
+  Admission::Turn young(admission_, admission_.NewTicket());
+  ASSERT_TRUE(old.MayTry());
+  EXPECT_FALSE(young.MayTry());
+  old.BeginWait();
+  EXPECT_FALSE(young.MayTry()) << "streams are done in no time, mostly";
+  now_ += 20'000'000;
+  EXPECT_TRUE(young.MayTry());
+  old.EndWait();
+  EXPECT_FALSE(young.MayTry());
+}
+
 TEST_F(AdmissionTest, WhoLacksMemoryIsNotKeptWaitingByUnrelatedProgress) {
   Admission::Turn turn(admission_, admission_.NewTicket());
   for (now_ = 0; now_ < kQuiet; now_ += kQuiet / 4) {

@@ -28,9 +28,9 @@ Engine::Engine(Options options)
       }()),
       lower_(options_.lower) {
   if (options_.background) {
-    thread_ = std::make_unique<MigrationThread>(
+    thread_ = std::make_unique<MoverThread>(
         [this](int device) { RelievePressure(devices_[device]); },
-        [this](std::uint64_t step) { Prefetch(step); });
+        [this] { return MoveAhead(); });
   }
 }
 
@@ -39,6 +39,7 @@ Engine::~Engine() {
   MutexLock arbiter(arbiter_);
   for (TieredDevice* state : movers_) {
     state->allocator->SetReclaimer(nullptr);
+    LeaverOf(*state).Stop();
     // Copies in flight read the buffers that go now.
     state->Settle(state->copy_in);
     state->allocator->DrainArrivals();
@@ -71,6 +72,10 @@ Status Engine::AddDevice(DeviceAllocator& device, Bytes largest_handle) {
   if (!prepared) state.Refuse(prepared.error());
   all_.Add(&state);
   if (!prepared) return prepared;
+  leavers_[static_cast<std::size_t>(device.device().index())] =
+      std::make_unique<Leaver>(Eviction::Parts{state, lower_, counters_, all_});
+  planners_[static_cast<std::size_t>(device.device().index())] =
+      std::make_unique<Planner>(device);
   device.SetReclaimer(this);
   movers_.Add(&state);
   return {};
@@ -128,7 +133,8 @@ Result<Bytes> Engine::Evict(DeviceAllocator& device,
   }
   PinPoll::Run();
   MutexLock arbiter(arbiter_);
-  evicted_by_name_.fetch_add(1);
+  PlannerOf(state).Pause();
+  FinishLeavingLocked(state);
   lower_.CollectDropped(device);
   STRATALLOC_RETURN_IF_ERROR(device.DrainArrivals());
   std::vector<HandleRef> handles;
@@ -146,7 +152,7 @@ Result<Bytes> Engine::Evict(DeviceAllocator& device,
   for (std::size_t i = 0; i < handles.size(); i += kBatch) {
     const std::size_t end = std::min(handles.size(), i + kBatch);
     moved +=
-        EvictBatchLocked(state,
+        EvictTheseLocked(state,
                          {handles.begin() + static_cast<std::ptrdiff_t>(i),
                           handles.begin() + static_cast<std::ptrdiff_t>(end)},
                          below);
@@ -170,6 +176,7 @@ Result<Bytes> Engine::Restore(DeviceAllocator& device,
   TieredDevice& state = *StateOf(device);
   STRATALLOC_RETURN_IF_ERROR(state.CheckTakesPart());
   MutexLock arbiter(arbiter_);
+  FinishLeavingLocked(state);
   lower_.CollectDropped(device);
   std::vector<HandleRef> handles;
   std::vector<Address> keep;
@@ -240,7 +247,7 @@ void Engine::OnEmptyCache(DeviceIndex device) {
 }
 
 EngineCounters Engine::Counters() const {
-  // A report may wait for a migration; it never sees half of one.
+  // A report may wait for a step; it never sees half of one.
   MutexLock arbiter(arbiter_);
   EngineCounters counters = counters_;
   counters.to_disk_bytes = lower_.written_bytes();
@@ -282,6 +289,7 @@ std::string Engine::DiskMode() const {
 
 Status Engine::CheckInvariants(DeviceAllocator& device) {
   MutexLock arbiter(arbiter_);
+  if (StateOf(device)->why_not.empty()) FinishLeavingLocked(*StateOf(device));
   lower_.CollectDropped(device);
   if (lower_.is_open()) {
     STRATALLOC_RETURN_IF_ERROR(lower_.host()->CheckInvariants());

@@ -4,13 +4,13 @@
 // asked for by name. Rules: tiering/README.md; the states of a handle:
 // allocator/RESIDENCY.md.
 //
-// One eviction or restore at a time: the arbiter (LockRank::kArbiter), held
-// across copies and disk I/O, never while a device lock is held. Device locks
-// are taken inside it for short steps. Who needs room for an operator or a
-// malloc takes turns with the others who do (admission.h): it tries under the
-// arbiter, and between tries holds neither a lock nor a pin.
+// One step at a time, of any device: the arbiter (LockRank::kArbiter) is held
+// for it, across our own copies and disk I/O, and let go of while an eviction
+// waits for the program's streams. Device locks are taken inside it. Threads
+// that need room take turns (admission.h): they try under the arbiter, and
+// between tries hold neither a lock nor a pin.
 // Thread-safety: every public method, from any thread, with or without the
-// GIL; only OnEnter/OnLeave and OnPressure never wait.
+// GIL; only OnPressure and MustHandOut never wait.
 // Lifetime: as long as the process. After fork the child's engine is off.
 #ifndef STRATALLOC_TIERING_ENGINE_ENGINE_H_
 #define STRATALLOC_TIERING_ENGINE_ENGINE_H_
@@ -23,7 +23,6 @@
 #include <string>
 #include <vector>
 
-#include "accounting/scope_stack.h"
 #include "allocator/base/clock.h"
 #include "allocator/base/mutex.h"
 #include "allocator/device_allocator.h"
@@ -31,14 +30,15 @@
 #include "tiering/engine/admission.h"
 #include "tiering/engine/engine_counters.h"
 #include "tiering/engine/eviction.h"
+#include "tiering/engine/leaver.h"
 #include "tiering/engine/lower_copies.h"
-#include "tiering/engine/migration_thread.h"
+#include "tiering/engine/mover_thread.h"
+#include "tiering/engine/planner.h"
 #include "tiering/engine/tiered_device.h"
-#include "tiering/policy/scope_trace.h"
 
 namespace stratalloc {
 
-class Engine final : public Reclaimer, public ScopeListener {
+class Engine final : public Reclaimer {
  public:
   struct Options {
     LowerCopies::Options lower;
@@ -47,12 +47,12 @@ class Engine final : public Reclaimer, public ScopeListener {
     double gpu_offload_threshold = 0.85;
     double gpu_reload_threshold = 0.70;
     bool under_pressure = false;  // from the start: the program asked for it
-    // A thread per engine prefetches and evicts in the background; tests that
+    // A MoverThread moves pages ahead of use and relieves pressure; tests that
     // want every step in order switch it off.
     bool background = true;
     // See Admission::Options; 0 = its own.
     std::int64_t quiet_ns = 0, running_ns = 0;
-    // By which those who wait for room tell the time.
+    // The clock of threads that wait for room.
     std::function<std::int64_t()> now_ns = &NowNs;
   };
 
@@ -87,11 +87,6 @@ class Engine final : public Reclaimer, public ScopeListener {
   void NotePressure(DeviceIndex device) override;
   const char* LastRefusal(DeviceIndex device) override;
 
-  // ScopeListener.
-  void OnEnter(ScopeId scope) override;
-  void OnLeave(ScopeId scope) override;
-  void OnBackward(ScopeId scope) override;
-
   // The op guard. Enter makes every accessed byte resident on its device,
   // orders `stream` after the copies that brought them, and pins them until
   // Leave. On failure nothing stays pinned and Leave must not be called.
@@ -113,9 +108,9 @@ class Engine final : public Reclaimer, public ScopeListener {
                    std::span<BlockPin> out);
   // See DeviceAllocator::UnpinBlock. A pin of a freed block is ignored.
   void UnpinBlock(const BlockPin& pin, bool unobserved);
-  // data_ptr() gives this address away: its block is brought back and stays for
-  // a while: until others were asked for since that take an eighth of the
-  // device, or somebody would be refused. May wait.
+  // data_ptr() returns this address: its block is brought back and stays until
+  // newer ones take an eighth of the device, or a thread would be refused. May
+  // wait.
   void HandOut(Address address);
   // False: HandOut would do nothing more; the block is the newest of these.
   // Never waits.
@@ -192,8 +187,8 @@ class Engine final : public Reclaimer, public ScopeListener {
  private:
   // What a restore does when there is no room.
   enum class Room { kEvict, kOnlyFree };
-  // Who may be evicted: whatever is not in use, or what is cold for good.
-  enum class Whom { kAnybody, kCold };
+  // What may be evicted: all that is not in use, or what is cold for good.
+  enum class Evictable { kAll, kCold };
 
   // Why nothing moves: SwitchOff, or the process is a fork.
   enum class Off : std::uint8_t { kNo, kSwitched, kInFork };
@@ -223,14 +218,35 @@ class Engine final : public Reclaimer, public ScopeListener {
   Status ResumeLocked(OperatorThread& thread) REQUIRES(arbiter_);
 
   // evict.cc; arbiter held
-  // Until `target` bytes came free, or nobody can leave. Not those of `keep`.
-  Bytes EvictVictimsLocked(TieredDevice& state, Bytes target,
-                           const std::vector<Address>& keep, Whom whom)
+  class WithoutArbiter;  // for waits: while it lives the arbiter is another's
+  class RoomSearch;      // room_search.cc
+  Leaver& LeaverOf(const TieredDevice& state) {
+    return *leavers_[static_cast<std::size_t>(&state - devices_.data())];
+  }
+  Planner& PlannerOf(const TieredDevice& state) {
+    return *planners_[static_cast<std::size_t>(&state - devices_.data())];
+  }
+  // See Leaver. They let go of the arbiter.
+  void ChooseLocked(TieredDevice& state, const std::vector<HandleRef>& victims,
+                    Below below, const std::shared_ptr<LeaveTally>& tally)
       REQUIRES(arbiter_);
-  // See Eviction::Run.
-  Bytes EvictBatchLocked(TieredDevice& state,
-                         const std::vector<HandleRef>& victims,
-                         Below below = Below::kEither) REQUIRES(arbiter_);
+  bool AwaitLocked(Leaver& leaver) REQUIRES(arbiter_);
+  Status AwaitFirstLocked(Leaver& leaver) REQUIRES(arbiter_);
+  // Until `target` bytes came free, or nothing can leave. Not those of `keep`.
+  // Lets go of the arbiter while it waits, as all that calls this does.
+  Bytes EvictVictimsLocked(TieredDevice& state, Bytes target,
+                           const std::vector<Address>& keep, Evictable which)
+      REQUIRES(arbiter_);
+  // Those that may leave; the bytes that left.
+  Bytes EvictTheseLocked(TieredDevice& state,
+                         const std::vector<HandleRef>& handles, Below below)
+      REQUIRES(arbiter_);
+  // Ends what is on its way out of the device, all of it or if it is one of
+  // `handles`: waits for our own copies alone.
+  void FinishLeavingLocked(TieredDevice& state) REQUIRES(arbiter_);
+  void FinishLeavingLocked(TieredDevice& state,
+                           std::span<const HandleRef> handles)
+      REQUIRES(arbiter_);
   // What lies on the host of `ranges`, but for `handles`: bytes that went down.
   Bytes LowerLocked(TieredDevice& state, std::span<const AddressRange> ranges,
                     const std::vector<HandleRef>& handles) REQUIRES(arbiter_);
@@ -244,7 +260,7 @@ class Engine final : public Reclaimer, public ScopeListener {
   Status GoDownLocked(DeviceAllocator& device,
                       const std::vector<HandleRef>& handles) REQUIRES(arbiter_);
   // Copies where they may not lie are given up. REQUIRES: none is the only one
-  // of bytes that are away.
+  // of evicted bytes.
   Status GiveUpForbiddenLocked(DeviceAllocator& device,
                                const std::vector<HandleRef>& handles)
       REQUIRES(arbiter_);
@@ -265,12 +281,12 @@ class Engine final : public Reclaimer, public ScopeListener {
   Status CheckFits(const char* name, std::span<const GuardedHandle> handles);
   Status WaitForRoom(StreamId stream, const char* name,
                      std::span<const GuardedHandle> handles);
-  // Does this operator wait behind those who were refused, though all it uses
+  // Does this operator wait behind refused threads, though all that it uses
   // may be there?
   bool Queues(const OperatorThread& thread) const;
   DeviceAllocator* DeviceOf(Address address) const;
   // Notes the use of what is on the device and orders `stream` behind copies on
-  // their way. False: something is away, or the arbiter's holder decides.
+  // their way. False: a page is missing, or the arbiter's holder decides.
   Result<bool> Accept(DeviceAllocator& device, StreamId stream,
                       std::span<const GuardedHandle> handles);
   // kOutOfMemory: not now, for want of `*lack`.
@@ -293,8 +309,17 @@ class Engine final : public Reclaimer, public ScopeListener {
                          OperatorThread& thread);
 
   // plan.cc
-  void OnScopeEvent(ScopeTrace::Step step);
-  void Prefetch(ScopeTrace::Step step);
+  // An operator or a call of this thread has ended.
+  void NoteLeft();
+  // What it noted goes to the planners.
+  void PassUsesOn();
+  // The mover thread's: what the plan has leave leaves, what is used next comes
+  // back as far as there is room. True if there may be more to do soon.
+  bool MoveAhead();
+  bool MoveAheadOn(TieredDevice& state) EXCLUDES(arbiter_);
+  // True if the plan went on.
+  bool LeaveByPlanLocked(TieredDevice& state) REQUIRES(arbiter_);
+  bool FetchAhead(TieredDevice& state) REQUIRES(arbiter_);
   void RelievePressure(TieredDevice& state);
 
   const Options options_;
@@ -303,23 +328,21 @@ class Engine final : public Reclaimer, public ScopeListener {
   std::array<TieredDevice, kMaxDevices> devices_;  // by ordinal
   DeviceList all_;     // whose streams may capture, and run graphs
   DeviceList movers_;  // of them those that take part
+  std::array<std::unique_ptr<Leaver>, kMaxDevices> leavers_;  // of movers_
+  std::array<std::unique_ptr<Planner>, kMaxDevices> planners_;
 
   mutable Mutex arbiter_{LockRank::kArbiter};
   LowerCopies lower_;  // arbiter
-  // Of them, for who only reads how full it is. nullptr before there is one.
+  // Of them, for threads that read its use. nullptr before there is one.
   std::atomic<const HostTier*> host_{nullptr};
   EngineCounters counters_;  // arbiter
 
-  // True once anything has left: before that, learning costs nothing.
-  std::atomic<bool> learning_{false};
-  mutable Mutex plan_mutex_{LockRank::kPlan};
-  ScopeTrace trace_ GUARDED_BY(plan_mutex_);
-
+  // True once anything was chosen to leave, or a thread waited for room: before
+  // that operators note nothing when they leave.
+  std::atomic<bool> attentive_{false};
+  std::atomic<int> waiting_{0};  // threads that want room, or wait for it
   std::atomic<std::uint64_t> unpinned_{0};  // pins taken back (pins.cc)
-  // How often the program evicted by name, counted under the arbiter; and how
-  // often it had when the newest prefetch was asked for.
-  std::atomic<std::uint64_t> evicted_by_name_{0}, prefetch_after_{0};
-  std::unique_ptr<MigrationThread> thread_;
+  std::unique_ptr<MoverThread> thread_;
 };
 
 }  // namespace stratalloc

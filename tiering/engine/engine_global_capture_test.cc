@@ -84,30 +84,27 @@ TEST_F(EngineGlobalCaptureTest, AnotherThreadWorksElsewhere) {
   DuringACapture([&] { std::thread([&] { WorkOnDevice0(); }).join(); });
 }
 
-TEST_F(EngineGlobalCaptureTest, TheMigrationThreadWorksElsewhere) {
+TEST_F(EngineGlobalCaptureTest, TheMoverThreadWorksElsewhere) {
   Open2(/*background=*/true);
   DuringACapture([&] {
     std::thread([&] { WorkOnDevice0(); }).join();
-    // What a scope used last time is away, and comes back ahead of its use.
-    const auto layers = Layers(1);
+    // What was used next last time is away, and comes back ahead of its use.
+    const auto layers = Layers(2);
     const Address other = Malloc(512);
-    SetScopeListener(&rig_->engine());
     const auto pass = [&](bool wait) {
       // Uses closer than kBurstOperators count as one.
       for (int i = 0; i < 20; ++i) Write(other, 512, 77);
-      PushScope({ScopeId{10}, Category::kUnknown, LifetimeClass::kTransient});
+      ExpectReads(layers[0], kHandle, 1);
       if (wait) {
         EXPECT_TRUE(Eventually(
-            [&] { return rig_->StateOf(layers[0]) != HandleState::kHost; }));
+            [&] { return rig_->StateOf(layers[1]) != HandleState::kHost; }));
       }
-      ExpectLayers(layers);
-      PopScope();
+      ExpectReads(layers[1], kHandle, 2);
     };
     pass(false);
     Evict();
     const std::uint64_t before = Counters().planned_handles;
     pass(true);
-    SetScopeListener(nullptr);
     EXPECT_GT(Counters().planned_handles, before);
     Free(other);
     FreeAll(layers);

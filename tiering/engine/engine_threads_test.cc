@@ -7,7 +7,6 @@
 #include <thread>
 #include <vector>
 
-#include "accounting/scope_stack.h"
 #include "tiering/engine/engine_fixture_test.h"
 #include "tiering/policy/victims.h"
 
@@ -113,25 +112,22 @@ TEST_F(EngineThreadsTest, ARefusedWriterStillMakesItsOperandsDirty) {
   FreeAll(layers);
 }
 
-TEST_F(EngineThreadsTest, TheBackgroundThreadRestoresWhatTheNextScopesUsed) {
+TEST_F(EngineThreadsTest, TheMoverThreadRestoresWhatWasUsedNextBefore) {
   Rig::Options options;
   options.background = true;
   Open(options);
   const auto layers = Layers(3);
   const Address other = Malloc(512);
   Evict();  // from here on the planner learns
-  SetScopeListener(&rig_->engine());
   const auto Pass = [&](bool wait) {
     for (int i = 0; i < 3; ++i) {
-      PushScope({ScopeId{static_cast<std::uint32_t>(10 + i)},
-                 Category::kUnknown, LifetimeClass::kTransient});
-      if (wait) {
+      // Nothing comes back before the program has used something again.
+      if (wait && i > 0) {
         EXPECT_TRUE(Eventually([&] {
           return rig_->StateOf(layers[i]) != HandleState::kHost;
         })) << i;
       }
       ExpectReads(layers[i], kHandle, i + 1);
-      PopScope();
     }
     // Uses closer than kBurstOperators count as one.
     for (int i = 0; i < 20; ++i) Write(other, 512, 77);
@@ -141,7 +137,6 @@ TEST_F(EngineThreadsTest, TheBackgroundThreadRestoresWhatTheNextScopesUsed) {
   Evict();
   const std::uint64_t before = Counters().planned_handles;
   Pass(true);
-  SetScopeListener(nullptr);
   EXPECT_GT(Counters().planned_handles, before);
   Free(other);
   FreeAll(layers);
@@ -249,9 +244,9 @@ TEST_F(EngineThreadsTest, SoDoMany) {
   crowd.Run(2);
 }
 
-// The worker may be late: what it was asked to prefetch before an eviction by
-// name stays evicted.
-TEST_F(EngineThreadsTest, EvictionByNameEndsPrefetchesAskedForBefore) {
+// The mover may be late: what was used before an eviction by name brings
+// nothing back after it.
+TEST_F(EngineThreadsTest, EvictionByNameEndsWhatWasToComeBack) {
   Rig::Options options;
   options.capacity = 64 * kMiB;
   options.background = true;
@@ -260,9 +255,7 @@ TEST_F(EngineThreadsTest, EvictionByNameEndsPrefetchesAskedForBefore) {
   const Address clock = Malloc(kHandle);
   const auto step = [&] {
     for (std::uint32_t i = 0; i < 12; ++i) {
-      rig_->engine().OnEnter(ScopeId{i + 1});
       ExpectReads(layers[i], kHandle, i + 1);
-      rig_->engine().OnLeave(ScopeId{i + 1});
     }
     // Time goes by, or the next step's uses are of the same burst.
     for (std::uint32_t i = 0; i < 2 * kBurstOperators; ++i) {
@@ -275,12 +268,11 @@ TEST_F(EngineThreadsTest, EvictionByNameEndsPrefetchesAskedForBefore) {
   Evict();  // so that it learns
   for (int round = 0; round < 25; ++round) {
     step();
-    // What the worker is asked for is evicted, and Evict() holds it up.
+    // What the mover would bring back is evicted, and Evict() holds it up.
     for (std::size_t i = 0; i < 6; ++i) EvictOnly(layers[i], kHandle);
-    rig_->engine().OnEnter(ScopeId{1});
     Evict();
     const std::uint64_t restored = Counters().restored_handles;
-    // Waits for a prefetch that is under way.
+    // Waits for a restore that is under way.
     for (int i = 0; i < 100; ++i) {
       std::this_thread::yield();
       ASSERT_EQ(Counters().restored_handles, restored) << "round " << round;

@@ -1,155 +1,110 @@
 // SPDX-License-Identifier: Apache-2.0
-// Engine: who leaves, until enough has, for a restore too. How handles leave
-// and return is eviction.h's and restoration.h's.
+// Engine: handles leave and return by batch, and the waits between their steps.
+// How they leave and return is eviction.h's and restoration.h's.
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <set>
+#include <memory>
 #include <string>
 #include <utility>
 
-#include "allocator/base/host_time.h"
-#include "allocator/state/pin_poll.h"
-#include "allocator/state/workspaces.h"
 #include "tiering/engine/engine.h"
 #include "tiering/engine/eviction.h"
 #include "tiering/engine/restoration.h"
-#include "tiering/policy/victims.h"
 
 namespace stratalloc {
 namespace {
 
-// Ticks until a relief that found nothing cold looks again, if nothing it saw
-// will be cold sooner: milliseconds, where a look takes some 20 us.
-constexpr std::uint32_t kLookAgainAfter = 1 << 12;
-
-// What an eviction may choose from: candidate i is handles[i].
-struct Victims {
-  std::vector<HandleRef> handles;
-  std::vector<Candidate> candidates;
-  // Ticks until something that is not cold yet will be.
-  std::uint32_t next_cold = kLookAgainAfter;
-};
-
-Candidate CandidateOf(const EvictableHandle& one, std::size_t id) {
-  return {.id = id,
-          .bytes = one.handle.bytes(),
-          .last_use = one.last_use,
-          .intervals = one.intervals,
-          .clean = one.clean};
-}
-
-Victims LookAtCandidates(DeviceAllocator& device,
-                         const std::vector<Address>& workspaces,
-                         const std::set<Address>& not_these, bool only_cold,
-                         std::uint32_t now) {
-  Victims choice;
-  const auto all = device.Candidates(workspaces);
-  NoteChose(all.size());
-  for (const EvictableHandle& one : all) {
-    if (not_these.contains(one.handle.address())) continue;
-    const Candidate candidate = CandidateOf(one, choice.handles.size());
-    if (only_cold && !IsCold(candidate, now)) {
-      if (const std::uint32_t after = ColdAfter(candidate); after != 0) {
-        choice.next_cold =
-            std::min(choice.next_cold, candidate.last_use + after + 1 - now);
-      }
-      continue;
-    }
-    choice.handles.push_back(one.handle);
-    choice.candidates.push_back(candidate);
-  }
-  return choice;
-}
+// So long nothing becomes ready of what was chosen before others are chosen, or
+// the caller is refused for now: kernels may run for longer, and a stream may
+// wait for what another thread has yet to do.
+constexpr std::int64_t kStandsStillNs = 100'000'000;
 
 }  // namespace
 
-void Engine::Order(std::uint32_t now,
-                   std::vector<EvictableHandle>* leaving) const {
-  std::vector<Candidate> candidates;
-  for (std::size_t i = 0; i < leaving->size(); ++i) {
-    candidates.push_back(CandidateOf((*leaving)[i], i));
+class Engine::WithoutArbiter {
+ public:
+  explicit WithoutArbiter(Engine& engine) RELEASE(engine.arbiter_)
+      : engine_(engine), reserve_open_(engine.lower_.reserve_is_open()) {
+    // The reserve is for what this thread does under the arbiter.
+    engine_.lower_.OpenReserve(false);
+    engine_.arbiter_.Unlock();
+    if (turn_ != nullptr) turn_->BeginWait();
   }
-  NoteChose(candidates.size());
-  std::vector<EvictableHandle> sorted;
-  for (const Candidate& one :
-       ChooseVictims(std::move(candidates), now, ~Bytes{0})) {
-    sorted.push_back((*leaving)[one.id]);
+  ~WithoutArbiter() ACQUIRE(engine_.arbiter_) {
+    if (turn_ != nullptr) turn_->EndWait();
+    engine_.arbiter_.Lock();
+    engine_.lower_.OpenReserve(reserve_open_);
   }
-  *leaving = std::move(sorted);
-}
+  WithoutArbiter(const WithoutArbiter&) = delete;
+  WithoutArbiter& operator=(const WithoutArbiter&) = delete;
 
-Bytes Engine::EvictVictimsLocked(TieredDevice& state, Bytes target,
-                                 const std::vector<Address>& keep, Whom whom) {
-  DeviceAllocator& device = *state.allocator;
-  std::set<Address> not_these(keep.begin(), keep.end());
-  const auto workspaces = LibraryWorkspaces::Addresses();
-  if (!workspaces) {
-    state.refusal = Eviction::kTablesBusy;
-    return 0;
-  }
-  PinPoll::Run();
+ private:
+  Engine& engine_;
+  const bool reserve_open_;
+  Admission::Turn* const turn_ = Admission::Turn::mine;
+};
+
+void Engine::ChooseLocked(TieredDevice& state,
+                          const std::vector<HandleRef>& victims, Below below,
+                          const std::shared_ptr<LeaveTally>& tally) {
   std::string why;
-  Bytes freed = 0;
-  bool drained = false;
-  state.refusal.clear();
-  while (freed < target) {
-    const std::uint32_t now = device.use_clock().load();
-    Victims choice = LookAtCandidates(device, *workspaces, not_these,
-                                      whom == Whom::kCold, now);
-    const std::vector<Candidate> chosen =
-        ChooseVictims(std::move(choice.candidates), now, target - freed);
-    if (whom == Whom::kCold && chosen.empty()) {
-      // Asked again when something may have turned cold.
-      state.relief_from = now + choice.next_cold;
-      break;
-    }
-    if (chosen.empty() && !drained) {
-      // What has just arrived can leave again once its copy is complete.
-      drained = true;
-      if (device.DrainArrivals()) continue;
-    }
-    // Addresses that data_ptr() gave away stay as long as nobody lacks room.
-    if (chosen.empty() && whom == Whom::kAnybody &&
-        device.DropOldPointers(0, 0)) {
-      continue;
-    }
-    if (chosen.empty()) {
-      state.refusal = why;
-      break;
-    }
-    std::vector<HandleRef> victims;
-    for (const Candidate& candidate : chosen) {
-      if (victims.size() == Eviction::kMost) break;
-      victims.push_back(choice.handles[candidate.id]);
-    }
-    // A batch that came to nothing because of pins is no reason to stop; one
-    // that a tier refused is.
-    state.refusal.clear();
-    const Bytes batch = EvictBatchLocked(state, victims);
-    if (!state.refusal.empty()) why = state.refusal;
-    freed += batch;
-    // Whoever could not leave now will not in the next round either.
-    for (HandleRef victim : victims) not_these.insert(victim.address());
-    if (batch == 0 && !state.refusal.empty()) break;
+  Bytes chosen = 0;
+  {
+    const WithoutArbiter waits(*this);
+    chosen = LeaverOf(state).Choose(victims, below, tally, &why);
   }
-  return freed;
+  if (!why.empty()) state.refusal = why;
+  if (chosen > 0) attentive_.store(true, std::memory_order_relaxed);
 }
 
-Bytes Engine::EvictBatchLocked(TieredDevice& state,
-                               const std::vector<HandleRef>& victims,
-                               Below below) {
-  // The caller may have waited for the arbiter while tiering was switched
-  // off.
-  if (Status on = CheckOn(); !on) {
-    state.refusal = on.error().message;
-    return 0;
+void Engine::FinishLeavingLocked(TieredDevice& state) {
+  LeaverOf(state).Finish();
+}
+
+void Engine::FinishLeavingLocked(TieredDevice& state,
+                                 std::span<const HandleRef> handles) {
+  const Leaver& leaver = LeaverOf(state);
+  const auto leaves = [&](HandleRef handle) {
+    const HandleState at = handle.state();
+    return (at == HandleState::kLeaving || at == HandleState::kCopyingOut) &&
+           leaver.IsLeaving(handle);
+  };
+  if (std::any_of(handles.begin(), handles.end(), leaves)) {
+    FinishLeavingLocked(state);
   }
-  Eviction eviction({state, lower_, counters_, all_}, below);
-  const Bytes freed = eviction.Run(victims);
-  if (eviction.began()) learning_.store(true, std::memory_order_relaxed);
-  return freed;
+}
+
+bool Engine::AwaitLocked(Leaver& leaver) {
+  const WithoutArbiter waits(*this);
+  return leaver.Await(kStandsStillNs);
+}
+
+Status Engine::AwaitFirstLocked(Leaver& leaver) {
+  const WithoutArbiter waits(*this);
+  return leaver.AwaitFirst();
+}
+
+Bytes Engine::EvictTheseLocked(TieredDevice& state,
+                               const std::vector<HandleRef>& handles,
+                               Below below) {
+  const auto tally = std::make_shared<LeaveTally>();
+  ChooseLocked(state, handles, below, tally);
+  Leaver& leaver = LeaverOf(state);
+  while (tally.use_count() > 1) {
+    // The caller may have waited while tiering was switched off.
+    if (Status on = CheckOn(); !on) {
+      state.refusal = on.error().message;
+      break;
+    }
+    leaver.Step();
+    if (tally.use_count() == 1 || AwaitLocked(leaver)) continue;
+    if (Status waited = AwaitFirstLocked(leaver); !waited) {
+      state.refusal = waited.error().message;
+      break;
+    }
+  }
+  return tally->left.load();
 }
 
 Status Engine::RestoreBatchLocked(TieredDevice& state,
@@ -160,10 +115,13 @@ Status Engine::RestoreBatchLocked(TieredDevice& state,
   if (room == Room::kEvict) {
     make_room = [&](Bytes target) {
       arbiter_.AssertHeld();
-      return EvictVictimsLocked(state, target, keep, Whom::kAnybody);
+      return EvictVictimsLocked(state, target, keep, Evictable::kAll);
     };
   }
-  return Restoration({state, lower_, counters_, std::move(make_room), planned})
+  const bool may_wait = room == Room::kEvict;
+  const auto some_leave = [&] { return may_wait && !LeaverOf(state).idle(); };
+  return Restoration({state, lower_, counters_, std::move(make_room), planned,
+                      some_leave})
       .Run(handles);
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tiering/engine/eviction.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -12,162 +13,204 @@ namespace stratalloc {
 namespace {
 
 constexpr char kStays[] = "cannot evict, the bytes stay on the device: ";
-constexpr char kCaptured[] = "nothing leaves while a CUDA graph is captured";
 
 }  // namespace
 
-Eviction::~Eviction() {
-  for (DeviceAllocator* device : held_) device->EndFencing();
-}
-
-Bytes Eviction::Run(const std::vector<HandleRef>& victims) {
+bool Eviction::Begin(const std::vector<Leave>& leaves) {
   DeviceAllocator& device = *state_.allocator;
   lower_.TryDiskAgain();
   if (!device.AwaitRoutes()) {
-    state_.refusal = kCaptured;
-    return 0;
+    state_.refusal = kCapturedNow;
+    return false;
   }
-  batch_ = device.MarkLeaving(victims);
-  if (batch_.empty()) return 0;
+  below_ = leaves.front().below;
+  std::vector<Claim> claims;
   std::uint64_t users = 0;
-  for (const Departure& leaving : batch_) {
-    users |= leaving.handle.use().used_streams.load();
+  for (const Leave& leave : leaves) {
+    claims.push_back(leave.claim);
+    tallies_[leave.claim.handle.address()] = leave.tally;
+    users |= leave.claim.streams;
   }
+  batch_ = device.MarkLeaving(claims);
+  if (batch_.empty()) return false;
   // Now that they are marked: whatever entered a table before is in it.
   const auto workspaces = LibraryWorkspaces::Addresses();
-  const std::uint64_t may_ask = device.streams().MayAsk(users);
-  const bool spoils =
-      device.SomeCapture(may_ask) ||
-      ((may_ask >> StreamTable::kGraphBit & 1) != 0 && !HoldOthers());
+  const bool spoils = device.SomeCapture(device.streams().MayAsk(users));
   device.BeginEvict(&batch_, users, workspaces.value_or(std::vector<Address>()),
                     /*may_leave=*/workspaces && !spoils);
   if (!workspaces) state_.refusal = kTablesBusy;
-  if (batch_.empty()) return 0;
-  began_ = true;
-  if (!MoveOut(may_ask)) {
-    for (Departure& leaving : batch_) leaving.stays = true;
-  }
-  return End();
-}
-
-bool Eviction::Hold(DeviceAllocator& other) {
-  if (!other.BeginFencing()) return false;
-  held_.push_back(&other);
+  if (batch_.empty()) return false;
+  device.EndFencing();  // no event of the program's streams is recorded here
+  enqueued_ = Enqueue();
   return true;
 }
 
-bool Eviction::HoldOthers() {
-  for (const TieredDevice* one : all_) {
-    DeviceAllocator& other = *one->allocator;
-    if (&other == state_.allocator) continue;
-    if (other.SomeCapture(~std::uint64_t{0}) || !other.AwaitRoutes() ||
-        !Hold(other)) {
-      return false;
-    }
-  }
-  return true;
+StreamId Eviction::CopyOut() const {
+  return STRATALLOC_PLANTED(kOtherDevice) ? (*all_.begin())->copy_out
+                                          : state_.copy_out;
 }
 
-bool Eviction::MoveOut(std::uint64_t may_ask) {
-  std::uint64_t streams = 0;
-  for (const Departure& leaving : batch_) streams |= leaving.used_streams;
-  Status status = Fence(streams, may_ask);
-  state_.allocator->EndFencing();
-  if (status) status = Check();
-  if (status) status = CopyOut();
-  if (status) {
-    state_.stopped.Over();
-    state_.unsettled.Over();
-    return true;
-  }
-  // Copies may be in flight into buffers that go back when this fails.
-  state_.Settle(state_.copy_out);
-  state_.refusal = status.error().message;
-  if (status.error().code != ErrorCode::kUnsupported) {
-    // Of a broken device every call fails, now this one first, now that.
-    state_.stopped.Tell(LogLevel::kError,
-                        std::to_string(static_cast<int>(status.error().code)),
-                        "eviction stopped: " + state_.refusal);
-  }
-  return false;
-}
-
-Status Eviction::Fence(std::uint64_t streams, std::uint64_t may_wait_for) {
+Status Eviction::Enqueue() {
   DeviceAllocator& device = *state_.allocator;
-  if (STRATALLOC_PLANTED(kMissingEvent)) return {};
-  const StreamId copy_out = STRATALLOC_PLANTED(kOtherDevice)
-                                ? (*all_.begin())->copy_out
-                                : state_.copy_out;
-  streams = device.streams().MayAsk(streams);
-  // A stream turned external since it was asked about captures.
-  if ((streams & ~may_wait_for) != 0) {
-    return Fail(ErrorCode::kUnsupported, kCaptured);
-  }
-  // More streams than bits, or those of a graph: rule 8, this thread may wait.
-  if (streams >> StreamTable::kOverflowBit & 1) {
-    STRATALLOC_RETURN_IF_ERROR(device.device().SynchronizeDevice());
-  }
-  if (streams >> StreamTable::kGraphBit & 1) {
-    for (const TieredDevice* one : all_) {
-      STRATALLOC_RETURN_IF_ERROR(one->allocator->device().SynchronizeDevice());
+  std::vector<Departure*> everything;
+  for (Departure& leaving : batch_) everything.push_back(&leaving);
+  STRATALLOC_RETURN_IF_ERROR(Sum(everything, words_));
+  STRATALLOC_RETURN_IF_ERROR(EnqueueCopies());
+  // Summed again behind the copies: what did not change meanwhile is what left.
+  STRATALLOC_RETURN_IF_ERROR(Sum(copied_, words_ + kMost));
+  STRATALLOC_ASSIGN_OR_RETURN(done_, Fence::After(device, state_.copy_out));
+  return {};
+}
+
+Status Eviction::EnqueueCopies() {
+  DeviceAllocator& device = *state_.allocator;
+  for (Departure& leaving : batch_) {
+    const LowerCopy* const true_copy = lower_.Find(leaving.handle.address());
+    if (below_ == Below::kHost && leaving.clean && !true_copy->host) {
+      leaving.clean = false;  // copied there
     }
-  }
-  if (streams >> StreamTable::kOverflowBit != 0) return {};
-  for (int bit = 0; bit < StreamTable::kOverflowBit; ++bit) {
-    if ((streams >> bit & 1) == 0) continue;
-    const StreamId stream = device.streams().StreamOf(bit);
-    if (IsElsewhere(stream)) {  // rare, and no event of this device: wait
-      STRATALLOC_RETURN_IF_ERROR(device.device().SynchronizeStream(stream));
+    if (leaving.clean) continue;
+    LowerCopy& copy = lower_.At(device, leaving.handle);
+    lower_.Drop(copy);
+    copy.generation = leaving.generation;
+    bool to_disk = false;
+    if (!TakeHost(leaving, copy, &to_disk)) {
+      // No buffer to be had: through a staging buffer straight to the disk.
+      if (to_disk) late_.push_back(&leaving);
       continue;
     }
-    const EventId event = device.TakeEvent();
-    if (event == kNoEvent) return device.device().SynchronizeDevice();
-    Status status = device.device().RecordEvent(event, stream);
-    // A capture that torch did not begin may have begun since it was asked for:
-    // then this event is the capture's, and whoever waits for it spoils that.
-    if (stream != kDefaultStream && device.device().IsCapturing(stream)) {
-      device.PutEvent(event);
-      return Fail(ErrorCode::kUnsupported, kCaptured);
-    }
-    if (status) {
-      status = device.device().StreamWaitEvent(copy_out, event);
-    }
-    device.PutEvent(event);
-    // A stream that was destroyed cannot be asked; the whole device can.
-    if (!status) return device.device().SynchronizeDevice();
+    STRATALLOC_RETURN_IF_ERROR(
+        device.device().CopyToHost(copy.host.data, leaving.handle.address(),
+                                   leaving.handle.bytes(), CopyOut()));
+    copied_.push_back(&leaving);
   }
   return {};
 }
 
-Status Eviction::Sum(std::span<Departure* const> handles) {
+bool Eviction::TakeHost(Departure& leaving, LowerCopy& copy, bool* to_disk) {
+  const TierRule rule = RuleOf(leaving.handle);
+  *to_disk = rule.disk && lower_.disk_allowed();
+  if (!rule.host) {
+    if (!*to_disk) Refuse(leaving, NoTier(leaving.handle));
+    return false;
+  }
+  Result<HostBuffer> buffer = lower_.TakeHost(
+      leaving.handle.bytes(), state_.allocator->use_clock().load());
+  if (buffer) {
+    copy.host = *buffer;
+    leaving.to = HandleState::kHost;
+    return true;
+  }
+  if (!*to_disk || buffer.error().code == ErrorCode::kIo) {
+    *to_disk = false;
+    Refuse(leaving, buffer.error());
+  }
+  return false;
+}
+
+Status Eviction::Sum(std::span<Departure* const> handles,
+                     std::uint64_t* words) {
   std::vector<DeviceChecksum::Range> ranges;
   for (const Departure* leaving : handles) {
     ranges.push_back({leaving->handle.address(), leaving->handle.bytes()});
   }
+  return state_.checksum->Launch(ranges, words, state_.copy_out);
+}
+
+Status Eviction::SumNow(Departure& leaving, std::uint64_t* sum) {
+  Departure* const alone[] = {&leaving};
+  STRATALLOC_RETURN_IF_ERROR(Sum(alone, words_));
   STRATALLOC_RETURN_IF_ERROR(
-      state_.checksum->Launch(ranges, state_.checksum_words, state_.copy_out));
-  return state_.allocator->device().SynchronizeStream(state_.copy_out);
+      state_.allocator->device().SynchronizeStream(state_.copy_out));
+  *sum = words_[0];
+  return {};
+}
+
+bool Eviction::IsDone() const {
+  // What cannot be asked is waited for by End.
+  return done_ == nullptr || done_->IsDone().value_or(true);
+}
+
+bool Eviction::Has(HandleRef handle) const {
+  return std::any_of(
+      batch_.begin(), batch_.end(),
+      [&](const Departure& leaving) { return leaving.handle == handle; });
+}
+
+Bytes Eviction::End() {
+  Status status = enqueued_;
+  if (status) status = done_->Wait();
+  if (status) status = Check();
+  if (status) status = CheckCopies();
+  for (Departure* leaving : late_) {
+    if (status) status = CopyNow(*leaving);
+  }
+  if (status) {
+    state_.stopped.Over();
+    state_.unsettled.Over();
+  } else {
+    Fail(status.error());
+  }
+  return Commit();
+}
+
+void Eviction::Fail(const Error& why) {
+  // Copies may be in flight into buffers that go back now.
+  state_.Settle(state_.copy_out);
+  state_.refusal = why.message;
+  if (why.code != ErrorCode::kUnsupported) {
+    // Of a broken device every call fails, now this one first, now that.
+    state_.stopped.Tell(LogLevel::kError,
+                        std::to_string(static_cast<int>(why.code)),
+                        "eviction stopped: " + state_.refusal);
+  }
+  for (Departure& leaving : batch_) leaving.stays = true;
 }
 
 Status Eviction::Check() {
-  std::vector<Departure*> all;
-  for (Departure& leaving : batch_) all.push_back(&leaving);
-  STRATALLOC_RETURN_IF_ERROR(Sum(all));
   for (std::size_t i = 0; i < batch_.size(); ++i) {
-    batch_[i].checksum = state_.checksum_words[i];
-    if (!batch_[i].clean) continue;
-    const LowerCopy* copy = lower_.Find(batch_[i].handle.address());
-    if (below_ == Below::kHost && !copy->host) {
-      batch_[i].clean = false;  // copied there
+    Departure& leaving = batch_[i];
+    leaving.checksum = words_[i];
+    if (!leaving.clean) continue;
+    if (lower_.Find(leaving.handle.address())->checksum == leaving.checksum) {
       continue;
     }
-    if (copy->checksum != batch_[i].checksum) {
-      // Written past the dispatcher: the guard saw no write, the bytes did
-      // change. The copy below is stale.
-      batch_[i].clean = false;
-      ++counters_.dirty_by_checksum;
+    // Written past the dispatcher: the guard saw no write, the bytes did
+    // change. The copy below is stale.
+    leaving.clean = false;
+    ++counters_.dirty_by_checksum;
+    late_.push_back(&leaving);
+  }
+  return {};
+}
+
+Status Eviction::CheckCopies() {
+  for (std::size_t i = 0; i < copied_.size(); ++i) {
+    Departure& leaving = *copied_[i];
+    lower_.Find(leaving.handle.address())->checksum = leaving.checksum;
+    if (words_[kMost + i] != leaving.checksum) {
+      Refuse(leaving, Changed(leaving.handle));
     }
   }
+  return {};
+}
+
+Status Eviction::CopyNow(Departure& leaving) {
+  DeviceAllocator& device = *state_.allocator;
+  LowerCopy& copy = lower_.At(device, leaving.handle);
+  lower_.Drop(copy);
+  copy.checksum = leaving.checksum;
+  copy.generation = leaving.generation;
+  bool to_disk = false;
+  if (!TakeHost(leaving, copy, &to_disk)) {
+    return to_disk ? CopyToDisk(leaving, copy) : Status{};
+  }
+  STRATALLOC_RETURN_IF_ERROR(
+      device.device().CopyToHost(copy.host.data, leaving.handle.address(),
+                                 leaving.handle.bytes(), state_.copy_out));
+  std::uint64_t sum = 0;
+  STRATALLOC_RETURN_IF_ERROR(SumNow(leaving, &sum));
+  if (sum != leaving.checksum) Refuse(leaving, Changed(leaving.handle));
   return {};
 }
 
@@ -200,9 +243,9 @@ Status Eviction::CopyToDisk(Departure& leaving, LowerCopy& copy) {
       device.device().CopyToHost(*staging, leaving.handle.address(),
                                  leaving.handle.bytes(), state_.copy_out));
   leaving.to = HandleState::kDisk;
-  Departure* const alone[] = {&leaving};
-  STRATALLOC_RETURN_IF_ERROR(Sum(alone));
-  if (state_.checksum_words[0] != leaving.checksum) {
+  std::uint64_t sum = 0;
+  STRATALLOC_RETURN_IF_ERROR(SumNow(leaving, &sum));
+  if (sum != leaving.checksum) {
     Refuse(leaving, Changed(leaving.handle));
   } else if (Status written = lower_.WriteToDisk(copy, *staging); !written) {
     Refuse(leaving, written.error());
@@ -233,52 +276,7 @@ TierRule Eviction::RuleOf(HandleRef handle) const {
   return rule;
 }
 
-Status Eviction::CopyOut() {
-  DeviceAllocator& device = *state_.allocator;
-  const std::uint32_t now = device.use_clock().load();
-  std::vector<Departure*> copied;
-  for (Departure& leaving : batch_) {
-    if (leaving.clean) continue;
-    LowerCopy& copy = lower_.At(device, leaving.handle);
-    lower_.Drop(copy);
-    copy.checksum = leaving.checksum;
-    copy.generation = leaving.generation;
-    const Bytes bytes = leaving.handle.bytes();
-    const TierRule rule = RuleOf(leaving.handle);
-    const bool to_disk = rule.disk && lower_.disk_allowed();
-    Result<HostBuffer> buffer = HostBuffer{};
-    if (rule.host) buffer = lower_.TakeHost(bytes, now);
-    if (!rule.host && !to_disk) {
-      Refuse(leaving, NoTier(leaving.handle));
-      continue;
-    }
-    if (rule.host && buffer) {
-      copy.host = *buffer;
-      leaving.to = HandleState::kHost;
-      STRATALLOC_RETURN_IF_ERROR(device.device().CopyToHost(
-          copy.host.data, leaving.handle.address(), bytes, state_.copy_out));
-      copied.push_back(&leaving);
-      continue;
-    }
-    if (!buffer && (!to_disk || buffer.error().code == ErrorCode::kIo)) {
-      Refuse(leaving, buffer.error());
-      continue;
-    }
-    // No buffer to be had: through a staging buffer straight to the disk.
-    STRATALLOC_RETURN_IF_ERROR(CopyToDisk(leaving, copy));
-  }
-  if (copied.empty()) return {};
-  // Summed again behind the copies: what did not change meanwhile is what left.
-  STRATALLOC_RETURN_IF_ERROR(Sum(copied));
-  for (std::size_t i = 0; i < copied.size(); ++i) {
-    if (state_.checksum_words[i] != copied[i]->checksum) {
-      Refuse(*copied[i], Changed(copied[i]->handle));
-    }
-  }
-  return {};
-}
-
-Bytes Eviction::End() {
+Bytes Eviction::Commit() {
   for (Departure& leaving : batch_) {
     if (leaving.stays || !leaving.clean) continue;
     const LowerCopy& copy = *lower_.Find(leaving.handle.address());
@@ -297,6 +295,7 @@ Bytes Eviction::End() {
     }
     counters_.clean_drops += leaving.clean;
     freed += leaving.handle.bytes();
+    tallies_[leaving.handle.address()]->left += leaving.handle.bytes();
     if (leaving.left == Departure::Left::kFreed) {  // while it was leaving
       lower_.Forget(leaving.handle);
       continue;

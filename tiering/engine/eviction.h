@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // One batch of handles on its way out. The order of steps is design rule 1:
-// mark, fence, check or copy, wait for the copy, unmap.
+// chosen, fenced (leave_queue.h), marked, checked or copied, unmapped.
 //
-// Nobody waits for operators of other threads here. What an operator uses it
+//   Begin: marks them, and enqueues sums and copies on copy_out; never waits
+//          for a stream of the program
+//   End:   waits for that work, compares, and unmaps what can leave
+//
+// Nothing waits for operators of other threads here. What an operator uses it
 // pins, its results included, until it returns; what it noted of a handle (its
-// stream) is there before the pin goes; so a handle without a pin has nothing
-// about to be launched on it, and its fence covers what was. Waiting until
-// every thread had left its operator, as the first version did, stood still
-// while one of them waited for the device in `.item()`, or for us.
+// stream) is there before the pin goes; so a handle that was not used since it
+// was chosen has nothing about to be launched on it, and its fence covers what
+// was. Waiting until every thread had left its operator, as the first version
+// did, stood still while one of them waited for the device in `.item()`.
 //
-// Who may call: the arbiter's holder, without a device lock. Lifetime: of one
-// Run; captures are kept off other devices until it goes.
+// Who may call: the arbiter's holder, without a device lock. Between Begin and
+// End the arbiter may be another's. Lifetime: of one batch; End is owed.
 // Fails: handle by handle where a tier has no place, all together where the
 // device fails. What does not leave is where it was, and the device's `refusal`
 // says why; what people should know they are told (told.h).
@@ -19,24 +23,19 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "allocator/device_allocator.h"
 #include "allocator/events/move_events.h"
 #include "tiering/engine/engine_counters.h"
+#include "tiering/engine/leave_queue.h"
 #include "tiering/engine/lower_copies.h"
 #include "tiering/engine/tiered_device.h"
 
 namespace stratalloc {
-
-// Where what leaves may go, as far as the rules of its blocks let it
-// (allocator/values/tier_rule.h).
-enum class Below {
-  kEither,
-  kHost,  // what finds no room there stays
-  kDisk,  // past the host; but a copy there that is true still is let lie
-};
 
 class Eviction {
  public:
@@ -44,66 +43,77 @@ class Eviction {
     TieredDevice& state;
     LowerCopies& lower;
     EngineCounters& counters;
-    const DeviceList& all;  // whose streams may run graphs
+    const DeviceList& all;  // the first one's stream, for a planted bug
   };
   static constexpr std::size_t kMost = DeviceChecksum::kMost;
   static constexpr char kTablesBusy[] =
       "torch's tables of cuBLAS workspaces are being changed, so nobody can "
       "tell what may leave";
 
-  explicit Eviction(const Parts& parts, Below below = Below::kEither)
-      : below_(below),
-        state_(parts.state),
+  // `words`: of the device's checksum words, 2 * kMost of them, this one's.
+  Eviction(const Parts& parts, std::uint64_t* words)
+      : state_(parts.state),
         lower_(parts.lower),
         counters_(parts.counters),
         all_(parts.all),
+        words_(words),
         events_(parts.state.allocator->device().index(),
                 parts.state.allocator->moves()) {}
-  ~Eviction();
   Eviction(const Eviction&) = delete;
   Eviction& operator=(const Eviction&) = delete;
 
-  // Those of `victims` that may leave; the bytes that came free. REQUIRES:
-  // once; at most kMost.
-  Bytes Run(const std::vector<HandleRef>& victims);
-  // Something was about to leave, whether or not it did.
-  bool began() const { return began_; }
+  // Those of `leaves` that may leave still; false if there are none, and then
+  // no End is owed. REQUIRES: once; at most kMost, all for one tier, and their
+  // fences are done.
+  bool Begin(const std::vector<Leave>& leaves);
+  // Behind what Begin enqueued; nullptr: not all of that was.
+  const std::shared_ptr<const Fence>& done() const { return done_; }
+  bool IsDone() const;
+  // The bytes that came free.
+  Bytes End();
+  bool Has(HandleRef handle) const;
 
  private:
-  // No capture begins on other devices until this goes; false if one is there.
-  bool HoldOthers();
-  bool Hold(DeviceAllocator& other);
-  // Waits for the streams of what leaves, and checks or copies its bytes; false
-  // if the device failed, and then nothing may leave.
-  bool MoveOut(std::uint64_t may_ask);
-  // `may_wait_for`: what was asked about captures, as MayAsk had it.
-  Status Fence(std::uint64_t streams, std::uint64_t may_wait_for);
-  // The device's checksums of `handles`, behind whatever copy_out has to do, in
-  // checksum_words.
-  Status Sum(std::span<Departure* const> handles);
+  // Sums of everything, and copies of what has no true copy below.
+  Status Enqueue();
+  Status EnqueueCopies();
+  // The device's checksums of `handles`, behind whatever copy_out has to do.
+  Status Sum(std::span<Departure* const> handles, std::uint64_t* words);
+  Status SumNow(Departure& leaving, std::uint64_t* sum);
+  StreamId CopyOut() const;
+  // The work is done: what its sums say.
   Status Check();
-  // Both fail with the device alone: what a tier refuses stays.
-  Status CopyOut();
+  Status CheckCopies();
+  // For what Begin could not copy: it waits. They fail with the device alone:
+  // what a tier refuses stays.
+  Status CopyNow(Departure& leaving);
   Status CopyToDisk(Departure& leaving, LowerCopy& copy);
+  // A place for it on the host; none, and it stays or goes to disk.
+  bool TakeHost(Departure& leaving, LowerCopy& copy, bool* to_disk);
   // It stays, and `why` is what the reclaim is told.
   void Refuse(Departure& leaving, const Error& why);
-  // Somebody wrote to the handle while it was copied out.
+  void Fail(const Error& why);
+  // Something wrote to the handle while it was copied out.
   Error Changed(HandleRef handle) const;
   // What can leave leaves, the rest stays. The bytes that came free.
-  Bytes End();
+  Bytes Commit();
 
   Error NoTier(HandleRef handle) const;
   TierRule RuleOf(HandleRef handle) const;
 
-  const Below below_;
   TieredDevice& state_;
   LowerCopies& lower_;
   EngineCounters& counters_;
   const DeviceList& all_;
+  std::uint64_t* const words_;
   const MoveEvents events_;
+  Below below_ = Below::kEither;
   std::vector<Departure> batch_;
-  std::vector<DeviceAllocator*> held_;  // no capture begins there
-  bool began_ = false;
+  std::vector<Departure*> copied_;  // to the host, by Begin
+  std::vector<Departure*> late_;    // End copies them
+  std::map<Address, std::shared_ptr<LeaveTally>> tallies_;
+  Status enqueued_;
+  std::shared_ptr<const Fence> done_;
 };
 
 }  // namespace stratalloc

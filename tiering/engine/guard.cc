@@ -2,19 +2,20 @@
 // Engine: the op guard. The fast path pins and looks; everything else, from
 // waiting for a copy in flight to bringing bytes back from disk, is Admit.
 #include <algorithm>
+#include <iterator>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "accounting/ledger.h"
+#include "accounting/scope_stack.h"
 #include "allocator/base/check.h"
 #include "allocator/base/clock.h"
 #include "allocator/base/planted.h"
 #include "allocator/blocks/operator_thread.h"
 #include "allocator/events/move_events.h"
 #include "tiering/engine/engine.h"
-#include "tiering/engine/use_log.h"
 #include "tiering/engine/waiting.h"
 #include "tiering/policy/victims.h"
 
@@ -22,6 +23,8 @@ namespace stratalloc {
 namespace {
 
 thread_local std::vector<GuardedHandle> guard_handles;
+// What this thread's operators used since the last one left.
+thread_local std::vector<PageUse> noted_uses;
 
 // Bytes of the distinct handles on `device`.
 Bytes BytesOf(const DeviceAllocator& device,
@@ -43,9 +46,9 @@ Bytes BytesOf(const DeviceAllocator& device,
 void Engine::NoteUse(HandleRef handle, std::uint64_t stream_bit, bool written,
                      std::uint32_t now) {
   if (STRATALLOC_PLANTED(kLostDirty)) written = false;
-  if (handle.use().NoteOperator(stream_bit, written, now, kBurstOperators) &&
-      learning_.load(std::memory_order_relaxed)) {
-    UseLog::ThisThread().Note(handle.address());
+  if (handle.use().NoteOperator(stream_bit, written, now, kBurstTicks) &&
+      attentive_.load(std::memory_order_relaxed)) {
+    noted_uses.push_back({.page = handle.address(), .written = written});
   }
 }
 
@@ -61,7 +64,7 @@ class Engine::AccessWalk {
 
   [[gnu::always_inline]] void Take(const Access& access) {
     if (!Find(access)) return;
-    ++now_;
+    now_ += HandleUse::kTick;
     HandleRegion* const region = at_.region;
     Address end = access.address + access.bytes;
     if (end > region->base + region->bytes - region->handle_bytes) {
@@ -167,18 +170,41 @@ Status Engine::EnterOperator(StreamId stream, const char* name,
 
 void Engine::LeaveOperator() {
   OperatorThread::ThisThread().Leave();
-  // Not in the child of a fork, where nobody may hold the lock for ever.
-  if (admission_.crowded() && !off()) admission_.NoteChange();
+  if (attentive_.load(std::memory_order_relaxed)) NoteLeft();
 }
 
 void Engine::LeaveIntoCall() {
   OperatorThread::ThisThread().LeaveIntoCall();
-  if (admission_.crowded() && !off()) admission_.NoteChange();
+  if (attentive_.load(std::memory_order_relaxed)) NoteLeft();
 }
 
 void Engine::LeaveCall() {
   OperatorThread::ThisThread().LeaveCall();
-  if (admission_.crowded() && !off()) admission_.NoteChange();
+  if (attentive_.load(std::memory_order_relaxed)) NoteLeft();
+}
+
+void Engine::NoteLeft() {
+  // Not in the child of a fork, where nobody may hold a lock for ever.
+  if (off()) return;
+  if (admission_.crowded()) admission_.NoteChange();
+  if (!noted_uses.empty()) PassUsesOn();
+}
+
+void Engine::PassUsesOn() {
+  // An operator uses its pages at once. In which order they were noted depends
+  // on which of them were here.
+  std::sort(noted_uses.begin(), noted_uses.end(),
+            [](const PageUse& a, const PageUse& b) { return a.page < b.page; });
+  for (const TieredDevice* state : movers_) {
+    std::vector<PageUse> here;
+    std::copy_if(noted_uses.begin(), noted_uses.end(), std::back_inserter(here),
+                 [&](const PageUse& use) {
+                   return state->allocator->Contains(use.page);
+                 });
+    if (!here.empty()) PlannerOf(*state).Note(here);
+  }
+  noted_uses.clear();
+  if (thread_ != nullptr) thread_->Wake();
 }
 
 bool Engine::Queues(const OperatorThread& thread) const {
@@ -232,6 +258,7 @@ Status Engine::RestoreForLocked(DeviceAllocator& device, const char* name,
     }
   }
   if (wanted.empty()) return {};
+  FinishLeavingLocked(state, wanted);
   state.refusal.clear();
   const auto refuse = [&](const std::string& why) {
     return Fail(ErrorCode::kOutOfMemory,

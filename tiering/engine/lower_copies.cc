@@ -134,8 +134,18 @@ LowerCopy& LowerCopies::At(DeviceAllocator& device, HandleRef handle) {
 }
 
 void LowerCopies::CollectDropped(DeviceAllocator& device) {
-  const std::vector<std::pair<HandleRef, std::uint32_t>> dropped =
-      device.TakeDropped();
+  for (const auto& [handle, generation] : device.TakeDropped()) {
+    dropped_.push_back({&device, handle, generation});
+  }
+  // Copies of what is on its way out are written right now.
+  const auto leaves = [&](const Dropped& one) {
+    const HandleState state = one.handle.state();
+    return one.device != &device || state == HandleState::kLeaving ||
+           state == HandleState::kCopyingOut;
+  };
+  const auto first = std::partition(dropped_.begin(), dropped_.end(), leaves);
+  const std::vector<Dropped> dropped(first, dropped_.end());
+  dropped_.erase(first, dropped_.end());
   if (dropped.empty()) return;
   // A copy may still be on its way up out of a buffer that goes back now.
   if (Status status = device.DrainArrivals(); !status) {
@@ -144,7 +154,7 @@ void LowerCopies::CollectDropped(DeviceAllocator& device) {
   } else {
     undrained_.Over();
   }
-  for (const auto& [handle, generation] : dropped) {
+  for (const auto& [owner, handle, generation] : dropped) {
     LowerCopy* copy = Find(handle.address());
     // A copy made after the free belongs to the new bytes.
     if (copy == nullptr || copy->generation >= generation) continue;

@@ -17,6 +17,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "allocator/device_allocator.h"
 #include "tiering/engine/told.h"
@@ -91,6 +92,7 @@ class LowerCopies {
   // came in refills the reserve (its chunk of a full disk makes room for
   // another's).
   void OpenReserve(bool open) { reserve_open_ = open; }
+  bool reserve_is_open() const { return reserve_open_; }
   // Gives up copies of resident handles until the reserve is whole again.
   void RefillReserve(std::uint32_t now);
   // Only if there is room below the threshold: keeping a copy is optional.
@@ -168,6 +170,13 @@ class LowerCopies {
   std::uint64_t packed_ = 0;          // chunks that lie there compressed
   std::optional<Error> crowded_out_;  // see TryDiskAgain
   std::map<Address, LowerCopy> copies_;
+  // What the allocator reported and CollectDropped has yet to drop.
+  struct Dropped {
+    const DeviceAllocator* device;
+    HandleRef handle;
+    std::uint32_t generation;
+  };
+  std::vector<Dropped> dropped_;
   Told undrained_;  // copies that arrive do not complete
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Eviction, Restoration and TieredDevice without an engine around them.
+// Leaver, Eviction, Restoration and TieredDevice without an engine around them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,8 +13,9 @@
 #include "allocator/events/event_recorder.h"
 #include "tests/simulator/cudasim/control.h"
 #include "tests/simulator/cudasim/cuda_calls.h"
-#include "tiering/engine/eviction.h"
+#include "tiering/engine/leaver.h"
 #include "tiering/engine/restoration.h"
+#include "tiering/policy/victims.h"
 
 namespace stratalloc {
 namespace {
@@ -24,12 +25,14 @@ using testing::HasSubstr;
 
 constexpr Bytes kHandle = 2 * kMiB;
 constexpr Bytes kCard = 8 * kMiB;
+constexpr std::int64_t kSecond = 1'000'000'000;
 
 class MovesTest : public testing::Test {
  protected:
   void Open(Bytes host_budget, Bytes disk_budget = 0) {
     cudasim_set_verbose(0);
     cudasim_reset_for_testing();
+    cudasim_set_mode(1);
     cudasim_set_capacity(0, kCard);
     auto device = Device::Open(DeviceIndex{0});
     ASSERT_TRUE(device.has_value());
@@ -79,7 +82,16 @@ class MovesTest : public testing::Test {
     return byte;
   }
   Bytes Evict(const std::vector<HandleRef>& victims) {
-    return Eviction({state_, *lower_, counters_, all_}).Run(victims);
+    Leaver leaver({state_, *lower_, counters_, all_});
+    std::string why;
+    leaver.Choose(victims, Below::kEither, std::make_shared<LeaveTally>(),
+                  &why);
+    EXPECT_EQ(why, "");
+    while (!leaver.idle()) {
+      leaver.Step();
+      leaver.Await(kSecond);
+    }
+    return leaver.freed();
   }
 
   // Bytes of the tiers below, as the events since then have it.
@@ -112,9 +124,7 @@ class MovesTest : public testing::Test {
 TEST_F(MovesTest, WhatLeftReturnsWithItsBytes) {
   Open(16 * kMiB);
   const HandleRef one = Malloc(7), two = Malloc(8);
-  Eviction eviction({state_, *lower_, counters_, all_});
-  EXPECT_EQ(eviction.Run({one, two}), 2 * kHandle);
-  EXPECT_TRUE(eviction.began());
+  EXPECT_EQ(Evict({one, two}), 2 * kHandle);
   EXPECT_EQ(one.state(), HandleState::kHost);
   EXPECT_EQ(counters_.evicted_handles, 2u);
 
@@ -168,15 +178,67 @@ TEST_F(MovesTest, TheRingsHearOfEveryTier) {
   EventRecorder::Stop();
 }
 
-TEST_F(MovesTest, WhatIsPinnedStaysAndNothingBegan) {
+TEST_F(MovesTest, WhatIsPinnedIsNotChosen) {
   Open(16 * kMiB);
   const HandleRef one = Malloc(1);
   one.use().pins.fetch_add(1);
-  Eviction eviction({state_, *lower_, counters_, all_});
-  EXPECT_EQ(eviction.Run({one}), 0u);
-  EXPECT_FALSE(eviction.began());
-  EXPECT_EQ(one.state(), HandleState::kResident);
+  Leaver leaver({state_, *lower_, counters_, all_});
+  std::string why;
+  const auto tally = std::make_shared<LeaveTally>();
+  EXPECT_EQ(leaver.Choose({{one}}, Below::kEither, tally, &why), 0u);
+  EXPECT_TRUE(leaver.idle());
   one.use().pins.fetch_sub(1);
+}
+
+TEST_F(MovesTest, HandleUsedWhileItWaitsStays) {
+  Open(16 * kMiB);
+  const HandleRef one = Malloc(1), two = Malloc(2);
+  Leaver leaver({state_, *lower_, counters_, all_});
+  std::string why;
+  const auto tally = std::make_shared<LeaveTally>();
+  ASSERT_EQ(leaver.Choose(std::vector{one, two}, Below::kEither, tally, &why),
+            2 * kHandle);
+  EXPECT_EQ(one.state(), HandleState::kResident) << "it may be used";
+  one.use().NoteOperator(1, false, 1000, kBurstTicks);
+  while (!leaver.idle()) {
+    leaver.Step();
+    leaver.Await(kSecond);
+  }
+  EXPECT_EQ(one.state(), HandleState::kResident);
+  EXPECT_EQ(two.state(), HandleState::kHost);
+  EXPECT_EQ(tally->left.load(), kHandle);
+  EXPECT_EQ(tally.use_count(), 1) << "nothing of it is under way";
+}
+
+TEST_F(MovesTest, StreamThatStandsStillKeepsItsOwnHandlesAlone) {
+  Open(16 * kMiB);
+  StreamId stream = allocator_->device().CreateStream().value();
+  const HandleRef held = Malloc(1), other = Malloc(2);
+  held.use().NoteStream(std::uint64_t{1}
+                        << allocator_->streams().BitOf(stream));
+  cudaDeviceSynchronize();
+  ASSERT_EQ(cudaMemsetAsync(reinterpret_cast<void*>(held.address()), 1, kHandle,
+                            reinterpret_cast<cudaStream_t>(Raw(stream))),
+            cudaSuccess);
+  cudasim_hold_streams(1);
+  Leaver leaver({state_, *lower_, counters_, all_});
+  std::string why;
+  const auto tally = std::make_shared<LeaveTally>();
+  leaver.Choose({{held}}, Below::kEither, tally, &why);
+  leaver.Choose({{other}}, Below::kEither, tally, &why);
+  EXPECT_TRUE(leaver.Await(kSecond));
+  leaver.Step();
+  leaver.Finish();
+  EXPECT_FALSE(leaver.Await(1'000'000)) << "its stream is held";
+  EXPECT_EQ(other.state(), HandleState::kHost);
+  EXPECT_EQ(held.state(), HandleState::kResident);
+  cudasim_hold_streams(0);
+  while (!leaver.idle()) {
+    leaver.Step();
+    leaver.Await(kSecond);
+  }
+  EXPECT_EQ(tally->left.load(), 2 * kHandle);
+  allocator_->device().DestroyStream(stream);
 }
 
 TEST_F(MovesTest, WhatNoTierTakesStaysAndTheReasonIsKept) {

@@ -1,95 +1,111 @@
 // SPDX-License-Identifier: Apache-2.0
-// Engine: the background half. Scope events teach the planner the order of
-// use; the migration thread restores what the coming steps used last time and
-// evicts when a threshold was crossed. The thread that enters a scope never
-// waits here: it may hold the GIL.
+// Engine: the background half. What operators use teaches the planner what
+// comes next; the mover thread has leave what the plan does not need for long,
+// brings back what is used next, and evicts when a threshold was crossed. The
+// thread that runs an operator never waits here: it may hold the GIL.
+#include <span>
 #include <utility>
 
 #include "allocator/base/check.h"
 #include "tiering/engine/engine.h"
-#include "tiering/engine/use_log.h"
 
 namespace stratalloc {
 namespace {
 
-// Look this far ahead: enough to cover several modules without parameters,
-// and at most a quarter of the device, so that what is expected never
-// displaces what is in use.
-constexpr std::size_t kLookAheadSteps = 48;
-constexpr Bytes kLookAheadFraction = 4;
+// Adjacent pages up to so much come back as one copy. A batch has one event,
+// and what uses its first page waits for its last.
+constexpr Bytes kUnit = 16 * kMiB;
 // Ticks after a relief that could free nothing of what is cold.
-constexpr std::uint32_t kReliefPause = 1 << 12;
+constexpr std::uint32_t kReliefPause = 1 << 13;
+
+// How many of `handles`, from the first on, make one unit.
+std::size_t UnitOf(std::span<const HandleRef> handles) {
+  std::size_t count = 1;
+  Bytes bytes = handles[0].bytes();
+  while (count < handles.size()) {
+    const HandleRef before = handles[count - 1], next = handles[count];
+    if (next.region != before.region || next.index != before.index + 1 ||
+        bytes + next.bytes() > kUnit) {
+      break;
+    }
+    bytes += next.bytes();
+    ++count;
+  }
+  return count;
+}
+
+// What pages that may leave can have beside all others.
+Bytes RoomForPlan(DeviceAllocator& device) {
+  Bytes pages = 0;
+  for (const EvictableHandle& one : device.Evictable()) {
+    if (IsOnDevice(one.state) && !one.handle.stays()) {
+      pages += one.handle.bytes();
+    }
+  }
+  const Bytes others = device.Reserved() - std::min(device.Reserved(), pages);
+  return device.limit() - std::min(device.limit(), others);
+}
 
 }  // namespace
 
-void Engine::OnEnter(ScopeId scope) {
-  if (learning_.load(std::memory_order_relaxed)) {
-    OnScopeEvent(ScopeTrace::Entered(scope));
-  }
+bool Engine::MoveAhead() {
+  bool more = false;
+  for (TieredDevice* state : movers_) more |= MoveAheadOn(*state);
+  return more;
 }
 
-void Engine::OnLeave(ScopeId scope) {
-  if (learning_.load(std::memory_order_relaxed)) {
-    OnScopeEvent(ScopeTrace::Left(scope));
-  }
+bool Engine::MoveAheadOn(TieredDevice& state) {
+  MutexLock arbiter(arbiter_);
+  if (!CheckOn()) return false;
+  Leaver& leaver = LeaverOf(state);
+  const Bytes before = leaver.freed();
+  bool moved = LeaveByPlanLocked(state);
+  leaver.Step();
+  moved |= FetchAhead(state);
+  moved |= leaver.freed() != before;
+  return moved || !leaver.idle();
 }
 
-void Engine::OnBackward(ScopeId scope) {
-  if (learning_.load(std::memory_order_relaxed)) {
-    OnScopeEvent(ScopeTrace::Backward(scope));
+bool Engine::LeaveByPlanLocked(TieredDevice& state) {
+  Planner& planner = PlannerOf(state);
+  const bool advanced = planner.Advance();
+  if (!UnderPressure(state.allocator->device().index())) return advanced;
+  if (advanced && planner.WantsPlan()) {
+    planner.Plan(RoomForPlan(*state.allocator));
   }
+  const std::vector<HandleRef> leaving = planner.Leaving();
+  if (leaving.empty()) return advanced;
+  ChooseLocked(state, leaving, Below::kEither, std::make_shared<LeaveTally>());
+  return true;
 }
 
-void Engine::OnScopeEvent(ScopeTrace::Step step) {
-  if (off()) return;
-  auto [ended, used] = UseLog::ThisThread().Begin(step);
-  if (ended != ScopeTrace::kNoStep) {
-    MutexLock lock(plan_mutex_);
-    trace_.Learn(ended, std::move(used), step);
+bool Engine::FetchAhead(TieredDevice& state) {
+  Planner& planner = PlannerOf(state);
+  // Expected pages must not take the room of a waiting thread. In step they are
+  // what such a thread waits for.
+  if (planner.paused() || admission_.crowded() ||
+      (waiting_.load() > 0 && !planner.InStep())) {
+    return false;
   }
-  if (thread_ == nullptr) return;
-  prefetch_after_.store(evicted_by_name_.load());
-  thread_->AskPrefetch(step);
-}
-
-void Engine::Prefetch(ScopeTrace::Step step) {
-  // What is expected must not take the room of who waits for some.
-  if (off() || admission_.crowded()) return;
-  for (TieredDevice* state : movers_) {
-    DeviceAllocator& device = *state->allocator;
-    const Bytes handle_bytes =
-        device.table().region(true, PoolKind::kLarge).handle_bytes;
-    std::vector<Address> expected;
-    {
-      MutexLock lock(plan_mutex_);
-      expected = trace_.Expect(
-          step, device.limit() / kLookAheadFraction / handle_bytes,
-          kLookAheadSteps);
+  const std::vector<HandleRef> missing = planner.NextMissing(planner.Window());
+  if (missing.empty()) return false;
+  lower_.CollectDropped(*state.allocator);
+  const std::uint64_t before = counters_.restored_handles;
+  for (std::size_t at = 0; at < missing.size();) {
+    const std::size_t unit = UnitOf(std::span(missing).subspan(at));
+    const std::vector<HandleRef> handles(
+        missing.begin() + static_cast<std::ptrdiff_t>(at),
+        missing.begin() + static_cast<std::ptrdiff_t>(at + unit));
+    // No room, or bytes that are lost: the guard will say so to the operator
+    // that needs them.
+    if (!RestoreBatchLocked(state, handles, Room::kOnlyFree, {},
+                            /*planned=*/true)) {
+      break;
     }
-    std::vector<HandleRef> missing;
-    for (Address address : expected) {
-      const HandleRef handle = device.table().RefOf(address);
-      if (handle.region == nullptr) continue;  // another device's
-      if (IsAway(handle.state())) missing.push_back(handle);
-    }
-    if (missing.empty()) continue;
-    MutexLock arbiter(arbiter_);
-    // Asked for before the program evicted by name, and late: it is over.
-    if (prefetch_after_.load() != evicted_by_name_.load()) return;
-    lower_.CollectDropped(device);
-    // One by one, though that is a grant each: a batch has one event, and who
-    // uses its first handle would wait for its last (32 MiB are copied in
-    // 1.3 ms, granted in 0.04).
-    for (HandleRef handle : missing) {
-      const std::uint64_t before = counters_.restored_handles;
-      Status status = RestoreBatchLocked(*state, {handle}, Room::kEvict,
-                                         expected, /*planned=*/true);
-      counters_.restored_before_use += counters_.restored_handles - before;
-      // No room, or bytes that are lost: the guard will say so to whoever
-      // needs them.
-      if (!status) break;
-    }
+    at += unit;
   }
+  counters_.restored_before_use += counters_.restored_handles - before;
+  return counters_.restored_handles != before;
 }
 
 void Engine::OnPressure(DeviceIndex device, Bytes allocated, Bytes limit) {
@@ -113,7 +129,7 @@ void Engine::OnPressure(DeviceIndex device, Bytes allocated, Bytes limit) {
 void Engine::RelievePressure(TieredDevice& state) {
   if (off()) return;
   DeviceAllocator& device = *state.allocator;
-  // Before looking: whoever crosses the threshold from here on asks again.
+  // Before looking: a thread that crosses the threshold later asks again.
   state.relief_asked.store(false);
   MutexLock arbiter(arbiter_);
   lower_.CollectDropped(device);
@@ -121,7 +137,7 @@ void Engine::RelievePressure(TieredDevice& state) {
                                         static_cast<double>(device.limit()));
   const Bytes allocated = device.Allocated();
   if (allocated <= goal) return;
-  if (EvictVictimsLocked(state, allocated - goal, {}, Whom::kCold) == 0) {
+  if (EvictVictimsLocked(state, allocated - goal, {}, Evictable::kCold) == 0) {
     // Cold or not, it could not leave: a tier is full, or a capture runs.
     const std::uint32_t now = device.use_clock().load();
     if (static_cast<std::int32_t>(state.relief_from.load() - now) <= 0) {

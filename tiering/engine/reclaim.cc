@@ -35,6 +35,9 @@ Admission::World Engine::LookAround() {
   }
   for (const TieredDevice* state : movers_) {
     world.freed += static_cast<std::uint64_t>(state->allocator->FreedCount());
+    world.device_busy |=
+        !leavers_[static_cast<std::size_t>(state->allocator->device().index())]
+             ->idle();
   }
   world.progress += world.freed;
   return world;
@@ -57,6 +60,12 @@ Status Engine::ResumeLocked(OperatorThread& thread) {
     DeviceAllocator& device = *state->allocator;
     std::vector<HandleRef> away;
     bool poisoned = false, arriving = false;
+    std::vector<HandleRef> pinned;
+    thread.ForEachPin([&](HandleUse& use) {
+      const HandleRef handle = device.table().RefOf(use);
+      if (handle.region != nullptr) pinned.push_back(handle);
+    });
+    FinishLeavingLocked(*state, pinned);
     thread.ForEachPin([&](HandleUse& use) {
       const HandleRef handle = device.table().RefOf(use);
       if (handle.region == nullptr) return;
@@ -103,7 +112,7 @@ bool Engine::Reclaim(DeviceIndex index, MemoryRequest& request) {
         if (request.Take()) return true;
         while (!request.IsHopeless() &&
                (EvictVictimsLocked(state, request.Missing(), {},
-                                   Whom::kAnybody) > 0 ||
+                                   Evictable::kAll) > 0 ||
                 state.allocator->RaiseLimit())) {
           if (request.Take()) return true;
         }
@@ -127,6 +136,7 @@ bool Engine::RestoreSpace(DeviceIndex index, Address address) {
   DeviceAllocator& device = *state.allocator;
   const HandleRef handle = device.table().RefOf(address);
   MutexLock arbiter(arbiter_);
+  FinishLeavingLocked(state, {&handle, 1});
   lower_.CollectDropped(device);
   // Before the first refusal nothing leaves, for this neither. It comes where
   // memory is free all the same: of a program that evicts after each step every
@@ -146,7 +156,7 @@ Bytes Engine::ReclaimCold(DeviceIndex device, Bytes bytes) {
   if (static_cast<std::int32_t>(now - state.relief_from.load()) < 0) return 0;
   MutexLock arbiter(arbiter_);
   lower_.CollectDropped(*state.allocator);
-  return EvictVictimsLocked(state, bytes, {}, Whom::kCold);
+  return EvictVictimsLocked(state, bytes, {}, Evictable::kCold);
 }
 
 }  // namespace stratalloc

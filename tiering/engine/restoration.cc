@@ -50,7 +50,11 @@ void Restoration::TakeRoom() {
   lower_.OpenReserve(true);
   while (taken_.size() < missing_.size()) {
     const Bytes bytes = missing_[taken_.size()].bytes();
-    Result<PhysicalMemory*> physical = device.TakePhysical(bytes);
+    // What comes ahead of use takes no memory that is cached for a malloc, and
+    // nothing does while others are on their way out.
+    const bool take_cached = !planned_ && !some_leave_();
+    Result<PhysicalMemory*> physical =
+        take_cached ? device.TakePhysical(bytes) : device.TakeFree(bytes);
     if (physical) {
       taken_.push_back(*physical);
       need -= bytes;
@@ -68,6 +72,7 @@ void Restoration::TakeRoom() {
       status_ = tl::unexpected(physical.error());
       break;
     }
+    need = ForgetWhatCame();
   }
   lower_.OpenReserve(false);
   // What there is room for comes first: its host copies make room for the
@@ -78,6 +83,20 @@ void Restoration::TakeRoom() {
     missing_.resize(taken_.size());
     status_ = {};
   }
+}
+
+Bytes Restoration::ForgetWhatCame() {
+  const auto lacks =
+      missing_.begin() + static_cast<std::ptrdiff_t>(taken_.size());
+  missing_.erase(
+      std::remove_if(lacks, missing_.end(),
+                     [](HandleRef handle) { return !IsAway(handle.state()); }),
+      missing_.end());
+  Bytes need = 0;
+  for (std::size_t i = taken_.size(); i < missing_.size(); ++i) {
+    need += missing_[i].bytes();
+  }
+  return need;
 }
 
 void Restoration::MoveIn() {

@@ -37,6 +37,8 @@ class Restoration {
     // must do.
     std::function<Bytes(Bytes)> make_room;
     bool planned = false;  // counted so
+    // Are handles on their way out, whose memory comes free?
+    std::function<bool()> some_leave = [] { return false; };
   };
 
   explicit Restoration(Parts parts)
@@ -44,7 +46,8 @@ class Restoration {
         lower_(parts.lower),
         counters_(parts.counters),
         make_room_(std::move(parts.make_room)),
-        planned_(parts.planned) {}
+        planned_(parts.planned),
+        some_leave_(std::move(parts.some_leave)) {}
 
   // Brings those of `handles` back that are away.
   Status Run(std::span<const HandleRef> handles);
@@ -52,6 +55,8 @@ class Restoration {
  private:
   // Memory for all that is missing, or for as much as there is room for.
   void TakeRoom();
+  // Others were brought back during a wait for room; bytes that lack memory.
+  Bytes ForgetWhatCame();
   void MoveIn();
   // [first, end) of what is missing is mapped: copies it.
   void MoveRunIn(std::size_t first, std::size_t end);
@@ -71,6 +76,7 @@ class Restoration {
   EngineCounters& counters_;
   const std::function<Bytes(Bytes)> make_room_;
   const bool planned_;
+  const std::function<bool()> some_leave_;
 
   int attempts_ = 0;
   // Of one part:

@@ -9,6 +9,22 @@
 
 namespace stratalloc {
 
+namespace {
+
+// A rule is for whole blocks, whatever part of them was named.
+std::vector<AddressRange> BlocksOf(DeviceAllocator& device,
+                                   std::span<const AddressRange> ranges) {
+  std::vector<AddressRange> blocks;
+  for (const AddressRange& range : ranges) {
+    BlockView block;
+    if (!device.FindLive(range.address, &block)) continue;
+    blocks.push_back({block.address, block.bytes});
+  }
+  return blocks;
+}
+
+}  // namespace
+
 Status Engine::SetRule(DeviceAllocator& device,
                        std::span<const AddressRange> ranges, TierRule rule) {
   if (switched_off()) return {};
@@ -17,16 +33,11 @@ Status Engine::SetRule(DeviceAllocator& device,
   // Nothing leaves it, so nothing lies where it may not.
   if (ranges.empty() || !state.CheckTakesPart()) return {};
   MutexLock arbiter(arbiter_);
+  FinishLeavingLocked(state);
   lower_.CollectDropped(device);
   if (!rule.host && !lower_.disk_allowed()) rule.disk = false;
   if (!rule.disk && lower_.options().host_budget == 0) rule.host = false;
-  // A rule is for whole blocks, whatever part of them was named.
-  std::vector<AddressRange> blocks;
-  for (const AddressRange& range : ranges) {
-    BlockView block;
-    if (!device.FindLive(range.address, &block)) continue;
-    blocks.push_back({block.address, block.bytes});
-  }
+  const std::vector<AddressRange> blocks = BlocksOf(device, ranges);
   if (blocks.empty()) return {};
   std::vector<std::pair<Address, TierRule>> before;
   const auto give = [&] {
@@ -63,6 +74,7 @@ Status Engine::SetRule(DeviceAllocator& device,
     if (status) status = device.DrainArrivals();
     if (status) give();
   }
+  FinishLeavingLocked(state);
   if (status) status = GoDownLocked(device, handles);
   if (status) return {};
   take_back();

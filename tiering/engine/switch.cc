@@ -70,6 +70,7 @@ Status Engine::CheckNoCapture() {
 
 Status Engine::BringBackLocked(TieredDevice& state) {
   DeviceAllocator& device = *state.allocator;
+  LeaverOf(state).Stop();
   lower_.CollectDropped(device);
   STRATALLOC_RETURN_IF_ERROR(device.DrainArrivals());
   std::vector<HandleRef> evicted;

@@ -14,6 +14,9 @@ namespace {
 
 // One page of pinned words that checksums are copied to.
 constexpr Bytes kChecksumWords = 4096;
+static_assert(TieredDevice::kWordSets * 2 * DeviceChecksum::kMost *
+                  sizeof(std::uint64_t) <=
+              kChecksumWords);
 
 }  // namespace
 

@@ -29,9 +29,14 @@ struct TieredDevice {
   StreamId copy_out = kDefaultStream;
   StreamId copy_in = kDefaultStream;
   std::optional<DeviceChecksum> checksum;
-  // Pinned words that `copy_out` copies its results to. Of no other device:
-  // where waiting for that stream fails a copy may still come.
+  // Pinned words that `copy_out` copies its results to, in sets: one for each
+  // batch on its way, of two results for each handle. Of no other device: where
+  // waiting for that stream fails a copy may still come.
+  static constexpr std::size_t kWordSets = 4;
   std::uint64_t* checksum_words = nullptr;
+  std::uint64_t* WordsOf(std::size_t set) const {
+    return checksum_words + set * 2 * DeviceChecksum::kMost;
+  }
 
   std::string refusal;  // why the last reclaim stopped
   // What people know of it.

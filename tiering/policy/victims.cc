@@ -18,7 +18,7 @@ std::uint32_t Ticks(std::uint32_t from, std::uint32_t to) {
 // The same interval, as far as two rounds of a program are ever the same.
 bool Alike(std::uint32_t a, std::uint32_t b) {
   const std::uint32_t larger = std::max(a, b), smaller = std::min(a, b);
-  return larger - smaller <= larger / 8 + kBurstOperators;
+  return larger - smaller <= larger / 8 + kBurstTicks;
 }
 
 }  // namespace
@@ -56,12 +56,14 @@ bool IsCold(const Candidate& candidate, std::uint32_t now) {
 
 std::vector<Candidate> ChooseVictims(std::vector<Candidate> candidates,
                                      std::uint32_t now, Bytes target) {
-  std::stable_sort(candidates.begin(), candidates.end(),
-                   [&](const Candidate& a, const Candidate& b) {
-                     const auto ca = Coldness(a, now), cb = Coldness(b, now);
-                     if (ca != cb) return ca > cb;
-                     return a.clean && !b.clean;
-                   });
+  std::stable_sort(
+      candidates.begin(), candidates.end(),
+      [&](const Candidate& a, const Candidate& b) {
+        const std::uint64_t ca = a.distance.value_or(Coldness(a, now)),
+                            cb = b.distance.value_or(Coldness(b, now));
+        if (ca != cb) return ca > cb;
+        return a.clean && !b.clean;
+      });
   Bytes chosen = 0;
   auto end = candidates.begin();
   while (end != candidates.end() && chosen < target) {

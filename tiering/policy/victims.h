@@ -18,15 +18,19 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "allocator/base/bytes.h"
+#include "allocator/values/handle_use.h"
 
 namespace stratalloc {
 
 // Uses closer together than this many operators are one use: a layer touches
 // its weight and its bias, and both forward and its recomputation, in a burst.
 inline constexpr std::uint32_t kBurstOperators = 16;
+// In ticks of the clock.
+inline constexpr std::uint32_t kBurstTicks = kBurstOperators * HandleUse::kTick;
 
 struct Candidate {
   std::uint64_t id = 0;  // the caller's
@@ -35,6 +39,9 @@ struct Candidate {
   // Between earlier uses, the newest first; 0 = not known.
   std::array<std::uint32_t, 4> intervals{};
   bool clean = false;  // leaving costs no copy
+  // Uses of other handles that are expected before its next one. Known of all
+  // candidates or of none.
+  std::optional<std::uint64_t> distance = {};
 };
 
 // Operators from the last use to the predicted next one; 0 = no prediction.
@@ -50,7 +57,8 @@ std::uint32_t ColdAfter(const Candidate& candidate);
 bool IsCold(const Candidate& candidate, std::uint32_t now);
 
 // Victims with at least `target` bytes in all (or every candidate), coldest
-// first; among equals the clean ones first. Deterministic.
+// first, by their distance where it is known; among equals the clean ones
+// first. Deterministic.
 std::vector<Candidate> ChooseVictims(std::vector<Candidate> candidates,
                                      std::uint32_t now, Bytes target);
 

@@ -12,7 +12,7 @@ RuntimeError, a bad argument a ValueError, exhausted host memory a MemoryError;
 the message is the core's own text.
 
 Log lines are *not* routed through a Python callback: the core logs from
-migration threads and from inside `malloc`, and a callback would take the GIL
+its mover thread and from inside `malloc`, and a callback would take the GIL
 there, which the thread it waits for may hold. The core writes its lines to
 stderr itself; what Python decides goes to logging.getLogger("stratalloc").
 """

@@ -18,7 +18,7 @@ import weakref
 
 from tests.system.planner import trace
 
-_EVENTS = 4  # scope events of a module: see tiering/policy/scope_trace.h
+_EVENTS = 4  # scope events of a module: see tests/system/planner/scope_trace.h
 
 
 def _is_view(func):

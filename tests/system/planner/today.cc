@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "tests/system/planner/policy.h"
-#include "tiering/policy/scope_trace.h"
+#include "tests/system/planner/scope_trace.h"
 #include "tiering/policy/victims.h"
 
 namespace stratalloc::planner {
@@ -20,12 +20,13 @@ class Today : public Policy {
     PageNumber before = kNone;
     for (const PageAccess& access : event.pages) {
       // A tick for each tensor: runs of pages are about that.
-      if (before == kNone || access.page != before + 1) ++now_;
+      if (before == kNone || access.page != before + 1)
+        now_ += HandleUse::kTick;
       before = access.page;
       Candidate& use = uses_[access.page];
       if (access.kind == 'n') use = Candidate{};
       const bool first = use.last_use == 0;
-      const bool is_burst = !first && now_ - use.last_use <= kBurstOperators;
+      const bool is_burst = !first && now_ - use.last_use <= kBurstTicks;
       if (!first && !is_burst) {
         std::rotate(use.intervals.rbegin(), use.intervals.rbegin() + 1,
                     use.intervals.rend());

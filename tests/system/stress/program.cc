@@ -216,7 +216,6 @@ std::string RunProgram(const ProgramOptions& options, Tally* tally) {
     FillPlace(world.places[at], at, cards[at],
               (count + devices - 1 - i) / devices, rig, below);
   }
-  SetScopeListener(&rig.engine());
 
   std::vector<std::unique_ptr<Worker>> workers;
   for (int i = 0; i < count; ++i) {
@@ -233,7 +232,6 @@ std::string RunProgram(const ProgramOptions& options, Tally* tally) {
   }
   RunAll(workers, world.threaded, steps, below);
   world.faults.Clear();
-  SetScopeListener(nullptr);
 
   std::string wrong = world.wrong;
   rig.engine().StopBackground();  // a quiescent point from here on

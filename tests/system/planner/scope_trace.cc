@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tiering/policy/scope_trace.h"
+#include "tests/system/planner/scope_trace.h"
 
 #include <unordered_set>
 #include <utility>

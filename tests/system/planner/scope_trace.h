@@ -9,8 +9,8 @@
 // children's parameters directly come out right.
 //
 // Thread-safety: none; the caller's lock.
-#ifndef STRATALLOC_TIERING_POLICY_SCOPE_TRACE_H_
-#define STRATALLOC_TIERING_POLICY_SCOPE_TRACE_H_
+#ifndef STRATALLOC_TESTS_SYSTEM_PLANNER_SCOPE_TRACE_H_
+#define STRATALLOC_TESTS_SYSTEM_PLANNER_SCOPE_TRACE_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -49,4 +49,4 @@ class ScopeTrace {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_TIERING_POLICY_SCOPE_TRACE_H_
+#endif  // STRATALLOC_TESTS_SYSTEM_PLANNER_SCOPE_TRACE_H_

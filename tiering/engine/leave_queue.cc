@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tiering/engine/leave_queue.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+namespace stratalloc {
+
+class LeaveQueue::HeldCaptures {
+ public:
+  HeldCaptures() = default;
+  HeldCaptures(const HeldCaptures&) = delete;
+  HeldCaptures& operator=(const HeldCaptures&) = delete;
+  ~HeldCaptures() {
+    for (DeviceAllocator* device : held_) device->EndFencing();
+  }
+  // False if one is under way there.
+  bool Hold(DeviceAllocator& device) {
+    if (!device.AwaitRoutes() || !device.BeginFencing()) return false;
+    held_.push_back(&device);
+    return true;
+  }
+  bool HoldAll(const DeviceList& all, const DeviceAllocator& but) {
+    return std::all_of(all.begin(), all.end(), [&](TieredDevice* one) {
+      DeviceAllocator& other = *one->allocator;
+      return &other == &but ||
+             (!other.SomeCapture(~std::uint64_t{0}) && Hold(other));
+    });
+  }
+
+ private:
+  std::vector<DeviceAllocator*> held_;
+};
+
+Bytes LeaveQueue::Choose(std::span<const HandleRef> handles, Below below,
+                         std::shared_ptr<LeaveTally> tally, std::string* why) {
+  HeldCaptures held;
+  if (!held.Hold(device_)) {
+    *why = kCapturedNow;
+    return 0;
+  }
+  std::uint64_t users = 0;
+  std::map<std::uint64_t, std::vector<Claim>> by_streams;
+  std::vector<Claim> claims = device_.ChooseLeaving(handles);
+  for (const Claim& claim : claims) users |= claim.streams;
+  const std::uint64_t may_ask = device_.streams().MayAsk(users);
+  if (device_.SomeCapture(may_ask) ||
+      ((may_ask >> StreamTable::kGraphBit & 1) != 0 &&
+       !held.HoldAll(all_, device_))) {
+    *why = kCapturedNow;
+    return 0;
+  }
+  std::map<std::uint64_t, std::shared_ptr<const Fence>> fences;
+  std::vector<Leave> leaves;
+  Bytes bytes = 0;
+  for (const Claim& claim : claims) {
+    auto& fence = fences[claim.streams];
+    if (fence == nullptr) {
+      auto recorded = Fence::Record(all_, device_, claim.streams, may_ask);
+      if (!recorded) {
+        *why = recorded.error().message;
+        continue;
+      }
+      fence = std::move(*recorded);
+    }
+    leaves.push_back({claim, below, tally, fence});
+    bytes += claim.handle.bytes();
+  }
+  Push(std::move(leaves));
+  return bytes;
+}
+
+void LeaveQueue::Push(std::vector<Leave> leaves) {
+  std::vector<std::shared_ptr<const Fence>> old;  // end without the lock
+  MutexLock lock(mutex_);
+  for (Leave& leave : leaves) {
+    const auto same =
+        std::find_if(leaves_.begin(), leaves_.end(), [&](const Leave& one) {
+          return one.claim.handle == leave.claim.handle;
+        });
+    if (same != leaves_.end()) {
+      old.push_back(std::move(same->fence));
+      leaves_.erase(same);
+    }
+    leaves_.push_back(std::move(leave));
+  }
+}
+
+std::vector<Leave> LeaveQueue::TakeReady(std::size_t most, Status* failed) {
+  std::deque<Leave> looked;
+  {
+    MutexLock lock(mutex_);
+    looked.swap(leaves_);
+  }
+  // Without the lock: a fence asks the driver.
+  std::map<const Fence*, Result<bool>> done;
+  std::vector<Leave> ready, rest;
+  for (Leave& leave : looked) {
+    const auto [known, first] = done.try_emplace(leave.fence.get(), false);
+    if (first) known->second = leave.fence->IsDone();
+    if (!known->second) {
+      *failed = tl::unexpected(known->second.error());
+      continue;
+    }
+    const bool goes = *known->second && ready.size() < most &&
+                      (ready.empty() || ready[0].below == leave.below);
+    (goes ? ready : rest).push_back(std::move(leave));
+  }
+  MutexLock lock(mutex_);
+  // What was chosen again meanwhile is newer.
+  std::erase_if(rest, [&](const Leave& old) {
+    mutex_.AssertHeld();
+    return std::any_of(leaves_.begin(), leaves_.end(), [&](const Leave& one) {
+      return one.claim.handle == old.claim.handle;
+    });
+  });
+  leaves_.insert(leaves_.begin(), std::make_move_iterator(rest.begin()),
+                 std::make_move_iterator(rest.end()));
+  return ready;
+}
+
+bool LeaveQueue::SomeReady() {
+  std::vector<std::shared_ptr<const Fence>> fences;
+  {
+    MutexLock lock(mutex_);
+    for (const Leave& leave : leaves_) {
+      if (fences.empty() || fences.back() != leave.fence) {
+        fences.push_back(leave.fence);
+      }
+    }
+  }
+  return std::any_of(fences.begin(), fences.end(), [](const auto& fence) {
+    return fence->IsDone().value_or(true);
+  });
+}
+
+Status LeaveQueue::AwaitFirst() {
+  std::shared_ptr<const Fence> first;
+  {
+    MutexLock lock(mutex_);
+    if (leaves_.empty()) return {};
+    first = leaves_.front().fence;
+  }
+  return first->Wait();
+}
+
+bool LeaveQueue::empty() {
+  MutexLock lock(mutex_);
+  return leaves_.empty();
+}
+
+Bytes LeaveQueue::bytes() {
+  MutexLock lock(mutex_);
+  Bytes bytes = 0;
+  for (const Leave& leave : leaves_) bytes += leave.claim.handle.bytes();
+  return bytes;
+}
+
+void LeaveQueue::Clear() {
+  std::deque<Leave> dropped;
+  MutexLock lock(mutex_);
+  dropped.swap(leaves_);
+}
+
+}  // namespace stratalloc

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tiering/engine/planner.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace stratalloc {
+namespace {
+
+// Pages that the plan keeps free: those of an operator, and some that are
+// summed, unmapped and mapped. An operator over a list sweeps over many more
+// than are worth keeping free.
+constexpr std::size_t kSpare = 6;
+constexpr std::size_t kMostInUse = 8;
+// Uses that are looked through for what is missing.
+constexpr std::uint64_t kLookAhead = 4096;
+// A plan is made again if the capacity is off by more than this part of it.
+constexpr Bytes kSlack = 64;
+
+}  // namespace
+
+void Planner::Note(std::span<const PageUse> uses) {
+  MutexLock lock(mutex_);
+  noted_.insert(noted_.end(), uses.begin(), uses.end());
+  most_at_once_.store(std::max(most_at_once_.load(), uses.size()));
+}
+
+bool Planner::Advance() {
+  {
+    MutexLock lock(mutex_);
+    taken_.clear();
+    taken_.swap(noted_);
+  }
+  if (!timeline_ && !taken_.empty()) timeline_.emplace();
+  for (const PageUse& use : taken_) Add(use);
+  if (!taken_.empty()) paused_ = false;
+  if (planned_ && (timeline_->jumps() != planned_jumps_)) {
+    planned_ = false;
+    timeline_->ClearMarks();
+    leaving_.clear();
+  }
+  return !taken_.empty();
+}
+
+void Planner::Add(const PageUse& use) {
+  if (timeline_->Add(use)) {
+    leaving_.insert(use.page);
+  } else {
+    leaving_.erase(use.page);
+  }
+}
+
+Bytes Planner::Window() const {
+  const Bytes page =
+      device_.table().region(true, PoolKind::kLarge).handle_bytes;
+  const Bytes wanted =
+      (std::min(most_at_once_.load(), kMostInUse) + kSpare) * page;
+  return std::min(wanted, device_.capacity() / 4);
+}
+
+bool Planner::WantsPlan() const {
+  const std::uint64_t length = timeline_ ? timeline_->StableLength() : 0;
+  if (length == 0) return false;
+  // Not for each use of a cycle that does not settle.
+  const std::uint64_t since = timeline_->now() - tried_at_;
+  return tried_at_ == 0 || since >= (planned_ ? length : length / 4);
+}
+
+void Planner::Plan(Bytes capacity) {
+  const std::uint64_t length = timeline_->StableLength();
+  tried_at_ = timeline_->now();
+  const Bytes off = std::max(capacity, planned_capacity_) -
+                    std::min(capacity, planned_capacity_);
+  if (planned_ && off <= planned_capacity_ / kSlack) return;
+  std::vector<CycleUse> cycle;
+  cycle.reserve(length);
+  for (std::uint64_t i = 0; i < length; ++i) {
+    const PageUse use = timeline_->Expected(i);
+    const HandleRef handle = RefOf(use.page);
+    cycle.push_back({use.page, handle.region == nullptr ? 0 : handle.bytes(),
+                     use.written, use.freed});
+  }
+  const Schedule schedule =
+      MakeSchedule(cycle, {.capacity = capacity, .window = Window()});
+  timeline_->Mark(schedule.leaves);
+  planned_ = true;
+  planned_jumps_ = timeline_->jumps();
+  planned_capacity_ = capacity;
+  leaving_.clear();
+}
+
+std::vector<HandleRef> Planner::Leaving() {
+  std::vector<HandleRef> leaving;
+  for (auto it = leaving_.begin(); it != leaving_.end();) {
+    const HandleRef handle = RefOf(*it);
+    if (handle.region == nullptr || handle.state() != HandleState::kResident) {
+      const bool gone = handle.region == nullptr || IsAway(handle.state()) ||
+                        handle.state() == HandleState::kUnmapped;
+      it = gone ? leaving_.erase(it) : std::next(it);
+      continue;
+    }
+    if (handle.use().pins.load() == 0 && !handle.use().is_claimed()) {
+      leaving.push_back(handle);
+    }
+    ++it;
+  }
+  return leaving;
+}
+
+std::vector<HandleRef> Planner::NextMissing(Bytes most) {
+  std::vector<HandleRef> missing;
+  if (!timeline_ || !timeline_->HasFuture()) return missing;
+  Bytes bytes = 0;
+  const std::uint64_t end = std::min(timeline_->Length(), kLookAhead);
+  for (std::uint64_t i = 0; i < end && bytes < most; ++i) {
+    const HandleRef handle = RefOf(timeline_->Expected(i).page);
+    if (handle.region == nullptr) continue;
+    const HandleState state = handle.state();
+    if (state == HandleState::kCopyingIn) bytes += handle.bytes();
+    if (!IsAway(state) || state == HandleState::kPoisoned ||
+        std::find(missing.begin(), missing.end(), handle) != missing.end()) {
+      continue;
+    }
+    bytes += handle.bytes();
+    missing.push_back(handle);
+  }
+  return missing;
+}
+
+void Planner::Pause() {
+  Advance();
+  paused_ = true;
+}
+
+}  // namespace stratalloc
