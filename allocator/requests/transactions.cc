@@ -233,7 +233,7 @@ Status Transactions::DrainArrivals() {
 
 Result<PhysicalMemory*> Transactions::TakeFree(Bytes bytes) {
   MutexLock lock(p_.mutex);
-  // The copy stream writes it: whoever used it last must have finished.
+  // The copy stream writes it: its last user must have finished.
   return p_.pages.Take(bytes, p_.limit.Now(), p_.captures.AskStreams());
 }
 

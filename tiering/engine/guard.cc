@@ -184,7 +184,7 @@ void Engine::LeaveCall() {
 }
 
 void Engine::NoteLeft() {
-  // Not in the child of a fork, where nobody may hold a lock for ever.
+  // Not in the child of a fork, whose locks may be held for ever.
   if (off()) return;
   if (admission_.crowded()) admission_.NoteChange();
   if (!noted_uses.empty()) PassUsesOn();

@@ -13,6 +13,7 @@
 #include "allocator/events/event_recorder.h"
 #include "tests/simulator/cudasim/control.h"
 #include "tests/simulator/cudasim/cuda_calls.h"
+#include "tiering/engine/leave_fixture_test.h"
 #include "tiering/engine/leaver.h"
 #include "tiering/engine/restoration.h"
 #include "tiering/policy/victims.h"
@@ -25,73 +26,14 @@ using testing::HasSubstr;
 
 constexpr Bytes kHandle = 2 * kMiB;
 constexpr Bytes kCard = 8 * kMiB;
-constexpr std::int64_t kSecond = 1'000'000'000;
 
-class MovesTest : public testing::Test {
+class MovesTest : public LeaveFixture {
  protected:
   void Open(Bytes host_budget, Bytes disk_budget = 0) {
-    cudasim_set_verbose(0);
-    cudasim_reset_for_testing();
-    cudasim_set_mode(1);
-    cudasim_set_capacity(0, kCard);
-    auto device = Device::Open(DeviceIndex{0});
-    ASSERT_TRUE(device.has_value());
-    DeviceAllocator::Options options;
-    options.host_budget = host_budget;
-    auto made = DeviceAllocator::Create(*device, options);
-    ASSERT_TRUE(made.has_value()) << made.error().message;
-    allocator_ = std::move(*made);
-    const Status prepared = state_.Prepare(*allocator_);
-    ASSERT_TRUE(prepared.has_value()) << prepared.error().message;
-    LowerCopies::Options below;
-    below.host_budget = host_budget;
-    below.disk_budget = disk_budget;
-    if (disk_budget > 0) below.disk_dir = testing::TempDir();
-    lower_.emplace(below);
-    ASSERT_TRUE(lower_->Open(allocator_->device(), kHandle).has_value());
-    all_.Add(&state_);
-  }
-  void TearDown() override {
-    for (Address block : blocks_) {
-      EXPECT_TRUE(allocator_->Free(block).has_value());
-    }
-    lower_->CollectDropped(*allocator_);
-    lower_->Close();
-    state_.Close();
-    lower_.reset();
-    allocator_.reset();
-    EXPECT_EQ(cudasim_violation_count(), 0);
-    char text[1024] = "";
-    cudasim_leak_report(text, sizeof(text));
-    EXPECT_STREQ(text, "no leaks\n");
-  }
-  // A block of one handle, every byte of it `value`.
-  HandleRef Malloc(int value) {
-    auto block = allocator_->Malloc(
-        {kHandle, kDefaultStream, LifetimeClass::kPersistent, {}});
-    EXPECT_TRUE(block.has_value()) << block.error().message;
-    blocks_.push_back(block->address);
-    cudaMemset(reinterpret_cast<void*>(block->address), value, kHandle);
-    return allocator_->table().RefOf(block->address);
-  }
-  static int LastByte(HandleRef handle) {
-    unsigned char byte = 0;
-    cudaMemcpy(&byte,
-               reinterpret_cast<const void*>(handle.address() + kHandle - 1), 1,
-               cudaMemcpyDeviceToHost);
-    return byte;
+    LeaveFixture::Open(kCard, host_budget, disk_budget);
   }
   Bytes Evict(const std::vector<HandleRef>& victims) {
-    Leaver leaver({state_, *lower_, counters_, all_});
-    std::string why;
-    leaver.Choose(victims, Below::kEither, std::make_shared<LeaveTally>(),
-                  &why);
-    EXPECT_EQ(why, "");
-    while (!leaver.idle()) {
-      leaver.Step();
-      leaver.Await(kSecond);
-    }
-    return leaver.freed();
+    return LeaveFixture::Evict(victims);
   }
 
   // Bytes of the tiers below, as the events since then have it.
@@ -112,13 +54,6 @@ class MovesTest : public testing::Test {
     there[Raw(TierId::kDevice)] = 0;
     return there;
   }
-
-  std::unique_ptr<DeviceAllocator> allocator_;
-  TieredDevice state_;
-  std::optional<LowerCopies> lower_;
-  EngineCounters counters_;
-  DeviceList all_;
-  std::vector<Address> blocks_;
 };
 
 TEST_F(MovesTest, WhatLeftReturnsWithItsBytes) {
