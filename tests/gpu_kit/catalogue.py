@@ -50,6 +50,8 @@ STEPS = (
          100, 480),
     Step("offload", "inference with a model twice the limit, against bus, "
          "computing and accelerate", 100, 480),
+    Step("engine", "passes and steps of 1.05 to 3 times the limit, against bus "
+         "and computing", 200, 480),
     Step("profile", "bandwidths, peaks, latencies: a profile of the card",
          60, 300),
     Step("neighbours", "does mapping one range slow kernels on another?",
