@@ -48,13 +48,13 @@ class Engine::WithoutArbiter {
 void Engine::ChooseLocked(TieredDevice& state,
                           const std::vector<HandleRef>& victims, Below below,
                           const std::shared_ptr<LeaveTally>& tally) {
-  std::string why;
+  Status why;
   Bytes chosen = 0;
   {
     const WithoutArbiter waits(*this);
     chosen = LeaverOf(state).Choose(victims, below, tally, &why);
   }
-  if (!why.empty()) state.refusal = why;
+  if (!why) state.NoteStopped(why.error());
   if (chosen > 0) attentive_.store(true, std::memory_order_relaxed);
 }
 

@@ -157,13 +157,7 @@ Bytes Eviction::End() {
 void Eviction::Fail(const Error& why) {
   // Copies may be in flight into buffers that go back now.
   state_.Settle(state_.copy_out);
-  state_.refusal = why.message;
-  if (why.code != ErrorCode::kUnsupported) {
-    // Of a broken device every call fails, now this one first, now that.
-    state_.stopped.Tell(LogLevel::kError,
-                        std::to_string(static_cast<int>(why.code)),
-                        "eviction stopped: " + state_.refusal);
-  }
+  state_.NoteStopped(why);
   for (Departure& leaving : batch_) leaving.stays = true;
 }
 

@@ -106,9 +106,9 @@ class LeaveFixture : public testing::Test {
   // came free.
   Bytes Evict(std::span<const HandleRef> pages, Below below = Below::kEither) {
     Leaver leaver({state_, *lower_, counters_, all_});
-    std::string why;
+    Status why;
     leaver.Choose(pages, below, std::make_shared<LeaveTally>(), &why);
-    EXPECT_EQ(why, "");
+    EXPECT_TRUE(why) << why.error().message;
     StepUntilIdle(leaver);
     return leaver.freed();
   }

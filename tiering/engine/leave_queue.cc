@@ -34,10 +34,10 @@ class LeaveQueue::HeldCaptures {
 };
 
 Bytes LeaveQueue::Choose(std::span<const HandleRef> handles, Below below,
-                         std::shared_ptr<LeaveTally> tally, std::string* why) {
+                         std::shared_ptr<LeaveTally> tally, Status* why) {
   HeldCaptures held;
   if (!held.Hold(device_)) {
-    *why = kCapturedNow;
+    *why = Fail(ErrorCode::kUnsupported, kCapturedNow);
     return 0;
   }
   std::uint64_t users = 0;
@@ -48,7 +48,7 @@ Bytes LeaveQueue::Choose(std::span<const HandleRef> handles, Below below,
   if (device_.SomeCapture(may_ask) ||
       ((may_ask >> StreamTable::kGraphBit & 1) != 0 &&
        !held.HoldAll(all_, device_))) {
-    *why = kCapturedNow;
+    *why = Fail(ErrorCode::kUnsupported, kCapturedNow);
     return 0;
   }
   std::map<std::uint64_t, std::shared_ptr<const Fence>> fences;
@@ -59,7 +59,7 @@ Bytes LeaveQueue::Choose(std::span<const HandleRef> handles, Below below,
     if (fence == nullptr) {
       auto recorded = Fence::Record(all_, device_, claim.streams, may_ask);
       if (!recorded) {
-        *why = recorded.error().message;
+        *why = tl::unexpected(recorded.error());
         continue;
       }
       fence = std::move(*recorded);

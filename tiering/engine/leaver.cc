@@ -29,7 +29,7 @@ void Leaver::BeginReady() {
   while (batches_.size() < kBatches) {
     Status failed;
     const std::vector<Leave> leaves = queue_.TakeReady(kMost, &failed);
-    if (!failed) parts_.state.refusal = failed.error().message;
+    if (!failed) parts_.state.NoteStopped(failed.error());
     if (leaves.empty()) break;
     const auto free = std::find(words_used_.begin(), words_used_.end(), false);
     const auto words = static_cast<std::size_t>(free - words_used_.begin());

@@ -18,7 +18,6 @@
 #include <deque>
 #include <memory>
 #include <span>
-#include <string>
 
 #include "allocator/base/mutex.h"
 #include "tiering/engine/eviction.h"
@@ -33,7 +32,7 @@ class Leaver {
 
   // See LeaveQueue::Choose.
   Bytes Choose(std::span<const HandleRef> handles, Below below,
-               std::shared_ptr<LeaveTally> tally, std::string* why) {
+               std::shared_ptr<LeaveTally> tally, Status* why) {
     return queue_.Choose(handles, below, std::move(tally), why);
   }
   // Ends the batches that are complete and begins others.

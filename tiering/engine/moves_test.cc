@@ -118,7 +118,7 @@ TEST_F(MovesTest, WhatIsPinnedIsNotChosen) {
   const HandleRef one = Malloc(1);
   one.use().pins.fetch_add(1);
   Leaver leaver({state_, *lower_, counters_, all_});
-  std::string why;
+  Status why;
   const auto tally = std::make_shared<LeaveTally>();
   EXPECT_EQ(leaver.Choose({{one}}, Below::kEither, tally, &why), 0u);
   EXPECT_TRUE(leaver.idle());
@@ -129,7 +129,7 @@ TEST_F(MovesTest, HandleUsedWhileItWaitsStays) {
   Open(16 * kMiB);
   const HandleRef one = Malloc(1), two = Malloc(2);
   Leaver leaver({state_, *lower_, counters_, all_});
-  std::string why;
+  Status why;
   const auto tally = std::make_shared<LeaveTally>();
   ASSERT_EQ(leaver.Choose(std::vector{one, two}, Below::kEither, tally, &why),
             2 * kHandle);
@@ -157,7 +157,7 @@ TEST_F(MovesTest, StreamThatStandsStillKeepsItsOwnHandlesAlone) {
             cudaSuccess);
   cudasim_hold_streams(1);
   Leaver leaver({state_, *lower_, counters_, all_});
-  std::string why;
+  Status why;
   const auto tally = std::make_shared<LeaveTally>();
   leaver.Choose({{held}}, Below::kEither, tally, &why);
   leaver.Choose({{other}}, Below::kEither, tally, &why);

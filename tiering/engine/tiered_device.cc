@@ -3,6 +3,7 @@
 
 #include <sys/mman.h>
 
+#include <string>
 #include <utility>
 
 #include "accounting/category.h"
@@ -68,6 +69,14 @@ Status TieredDevice::CheckTakesPart() const {
           " takes no part in tiering, so nothing on it moves: " + why_not +
           ". Name what lies on other devices, or nothing, or move the model to "
           "a device that can evict");
+}
+
+void TieredDevice::NoteStopped(const Error& why) {
+  refusal = why.message;
+  // Of this kind the caller learns by the refusal: nothing has failed.
+  if (why.code == ErrorCode::kUnsupported) return;
+  stopped.Tell(LogLevel::kError, std::to_string(static_cast<int>(why.code)),
+               "eviction stopped: " + refusal);
 }
 
 void TieredDevice::NotePressure() {

@@ -50,6 +50,9 @@ struct TieredDevice {
   // Nothing is cold for good before the clock is there.
   std::atomic<std::uint32_t> relief_from{0};
 
+  // Nothing leaves now, because `why`. A failure of the driver is logged once
+  // for each error code: of a broken device every call fails in turn.
+  void NoteStopped(const Error& why);
   // Makes streams, words and the kernel for `device`. REQUIRES: once.
   Status Prepare(DeviceAllocator& device);
   // It takes no part, because `why`.
