@@ -43,6 +43,12 @@ void Note(const char* name, bool verified, bool ok, const std::string& expected,
             actual);
 }
 
+void NoteKnown(const char* name, const std::string& expected,
+               const std::string& actual) {
+  WriteLine(std::string("believed\tknown\t") + name + '\t' + expected + '\t' +
+            actual);
+}
+
 void Skip(const char* name, const char* why) {
   WriteLine(std::string("skip\t-\t") + name + "\t-\t" + why);
 }

@@ -9,6 +9,7 @@
 //               (PyTorch would break otherwise).
 //   Believed    the documentation is silent, or a driver does not follow it;
 //               what the driver is thought to do. "unverified" in the output.
+// A believed answer may have a second, known one beside it: Stricter().
 //
 // Names are words with underscores, unique within a case. Called from the
 // case's own thread.
@@ -41,6 +42,9 @@ requires(std::is_integral_v<T> || std::is_enum_v<T>) std::string Text(T value) {
 // Writes the line. `verified`: documented.
 void Note(const char* name, bool verified, bool ok, const std::string& expected,
           const std::string& actual);
+// The line of a believed check whose answer is a driver's known one.
+void NoteKnown(const char* name, const std::string& expected,
+               const std::string& actual);
 
 template <typename T>
 bool Documented(const char* name, const T& expected, const T& actual) {
@@ -53,6 +57,18 @@ bool Believed(const char* name, const T& expected, const T& actual) {
   const bool ok = expected == actual;
   Note(name, false, ok, Text(expected), Text(actual));
   return ok;
+}
+
+// A driver is known to answer `driver`. The simulated device is stricter, so
+// that a mistake of the product is seen: with --strict only `expected` holds.
+template <typename T>
+void Stricter(const char* name, const T& expected, const T& driver,
+              const T& actual) {
+  if (actual == driver) {
+    NoteKnown(name, Text(expected), Text(actual));
+  } else {
+    Believed(name, expected, actual);
+  }
 }
 
 // The documentation gives more than one possible answer.

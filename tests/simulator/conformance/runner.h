@@ -6,7 +6,8 @@
 // hangs costs its remaining cases and is a failure by name; the others run.
 //
 // Lines from child to parent: kind, verdict, name, expected, actual, between
-// tabs; "case NAME" before a case's lines.
+// tabs; "case NAME" before a case's lines. The verdict "known" is a driver's
+// known answer to a believed check, which holds unless --strict.
 
 #ifndef STRATALLOC_TESTS_SIMULATOR_CONFORMANCE_RUNNER_H_
 #define STRATALLOC_TESTS_SIMULATOR_CONFORMANCE_RUNNER_H_

@@ -10,11 +10,13 @@ import unittest
 
 PROGRAM = os.path.abspath("tests/simulator/conformance/conformance")
 LIBRARIES = os.path.abspath("tests/simulator/cudasim")
+DRIVER = os.path.join(LIBRARIES, "libcuda.so.1")
+LENIENT = os.path.abspath("tests/simulator/conformance/liblenient_driver.so")
 # Host functions wait there for the program: no order of an eager device.
 ASYNCHRONOUS = ("streams", "events")
 
 
-def conform(*arguments, **settings):
+def conform(*arguments, driver=DRIVER, **settings):
     """Exit status, what the JSON says, and the output."""
     environment = {
         name: value
@@ -28,7 +30,7 @@ def conform(*arguments, **settings):
         done = subprocess.run(
             [
                 PROGRAM,
-                "--cuda", os.path.join(LIBRARIES, "libcuda.so.1"),
+                "--cuda", driver,
                 "--cudart", os.path.join(LIBRARIES, "libcudart.so.13"),
                 "--json", out,
                 *arguments,
@@ -80,6 +82,30 @@ class SimulatedTest(unittest.TestCase):
         self.assertEqual(code, 1)
         self.assertFalse(result["ok"])
         self.assertRegex(output, r"DIFFERS +virtual_memory\.")
+
+    def test_a_known_answer_of_a_driver_holds(self):
+        id_ = "virtual_memory.properties_of_a_handle.released"
+        code, result, output = conform(
+            "--area", "virtual_memory", driver=LENIENT
+        )
+        self.assertEqual(code, 0, output[-2000:])
+        self.assertEqual(result["all"]["known"], 1)
+        self.assertEqual(result["all"]["unverified_differ"], 0)
+        self.assertEqual(
+            [check["id"] for check in result["checks"] if check["known"]], [id_]
+        )
+        self.assertRegex(output, rf"(?m)^ok \(known\) +{id_}$")
+
+    def test_strictly_a_known_answer_of_a_driver_differs(self):
+        code, result, output = conform(
+            "--area", "virtual_memory", "--strict", driver=LENIENT
+        )
+        self.assertEqual(code, 1)
+        self.assertEqual(result["all"]["known"], 0)
+        self.assertRegex(
+            output, r"DIFFERS \(unverified\) virtual_memory\.properties_of_a_"
+            r"handle\.released: expected CUDA_ERROR_INVALID_VALUE \(1\), got"
+        )
 
     def test_a_crash_costs_one_area(self):
         # Without pinned memory the first case writes to a null pointer.

@@ -138,9 +138,8 @@ CASE(virtual_memory, properties_of_a_handle) {
   Documented("into_null", kInvalid,
              api.cuMemGetAllocationPropertiesFromHandle(nullptr, handle));
   (void)api.cuMemRelease(handle);
-  // Driver 580.159 on an H200 answers CUDA_SUCCESS. The simulated device
-  // refuses it, so that a use of a released handle is seen.
-  Believed("released", kInvalid,
+  // The known answer is driver 580.159's on an H200.
+  Stricter("released", kInvalid, kOk,
            api.cuMemGetAllocationPropertiesFromHandle(&prop, handle));
 }
 

@@ -130,7 +130,9 @@ Status Captures::SynchronizeDevice(int device) {
 
 Status Captures::Synchronize(const Event& event) {
   if (event.capture != 0) {
-    if (Capture* capture = Find(event.capture)) Invalidate(capture);
+    Capture* const capture = Find(event.capture);
+    if (capture == nullptr) return kInvalidValue;  // it has ended
+    Invalidate(capture);
     return kCapturedEvent;
   }
   return Unsafe();

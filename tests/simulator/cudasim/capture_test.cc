@@ -357,8 +357,9 @@ TEST_F(CaptureTest, ForkAndJoinThroughEvents) {
   EXPECT_EQ(roots, 1u);
   EXPECT_EQ(edges, 4u);
   EXPECT_EQ(State(side_), cudaStreamCaptureStatusNone);
-  // The events stay of the capture until they are recorded again.
-  EXPECT_EQ(cudaEventQuery(event_), cudaErrorCapturedEvent);
+  // The events stand for nothing until they are recorded again.
+  EXPECT_EQ(cudaEventQuery(event_), cudaErrorInvalidValue);
+  EXPECT_EQ(cudaEventSynchronize(event_), cudaErrorInvalidValue);
   EXPECT_EQ(cudaEventRecord(event_, stream_), cudaSuccess);
   EXPECT_EQ(cudaEventQuery(event_), cudaSuccess);
   EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);

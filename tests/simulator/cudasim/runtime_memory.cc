@@ -24,6 +24,7 @@ bool IsKind(cudaMemcpyKind kind) {
 
 cudaError_t CopyFlat(const char* name, void* to, const void* from, size_t bytes,
                      cudaMemcpyKind kind, cudaStream_t stream, bool blocking) {
+  if (bytes == 0) return cudaSuccess;
   if (!IsKind(kind)) return Answer(cudasim::kInvalidDirection);
   cudasim::CopyRequest request;
   request.destination = Number(to);
