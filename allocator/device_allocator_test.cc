@@ -434,5 +434,29 @@ TEST_F(DeviceAllocatorTest, GarbageCollectionKeepsReservedMemoryBelow) {
   Settings::Get().UseCollectionThreshold(nullptr);
 }
 
+TEST_F(DeviceAllocatorTest, PagesThatAreMadeAndFreedAreNotedOnceAsked) {
+  const Bytes page =
+      allocator_->table().region(true, PoolKind::kLarge).handle_bytes;
+  allocator_->TakePageChanges();
+  // Three pages, of which two blocks share the second one.
+  const Address first = Malloc(page + page / 2);
+  const Address second = Malloc(page + page / 2);
+  ASSERT_EQ(second, first + page + page / 2);
+  const auto made = allocator_->TakePageChanges();
+  ASSERT_EQ(made.size(), 3u);
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(made[i].page, first + i * page);
+    EXPECT_TRUE(made[i].made);
+  }
+  Free(first);
+  const auto freed = allocator_->TakePageChanges();
+  ASSERT_EQ(freed.size(), 1u) << "no bin keeps it";
+  EXPECT_EQ(freed[0].page, first);
+  EXPECT_FALSE(freed[0].made);
+  EXPECT_FALSE(allocator_->SomePageChanges());
+  Free(second);
+  EXPECT_TRUE(allocator_->SomePageChanges());
+}
+
 }  // namespace
 }  // namespace stratalloc

@@ -118,7 +118,9 @@ bool DeviceAllocator::FastFree(Address address, AllocatedBlock* out) {
   Pool& pool = *block->segment->pool;
   // Something began to leave since the block was handed out: its handles may
   // be away, or have copies that its end makes worthless.
-  if (pool.evictable() && block->epoch != p_.residency.epoch() &&
+  if (pool.evictable() &&
+      (block->epoch != p_.residency.epoch() ||
+       p_.residency.changes().noting()) &&
       !STRATALLOC_PLANTED(kBinnedAway)) {
     return false;
   }

@@ -35,8 +35,9 @@ Block* LiveBlocks::HandOut(Block* block, Bytes size, Bytes requested,
   block->requested = requested;
   block->charge = charge;
   if (block->segment->region->evictable) {
-    ForEachHandleOf(*block,
-                    [](HandleRef handle, Bytes) { ++handle.entry().live; });
+    ForEachHandleOf(*block, [&](HandleRef handle, Bytes) {
+      if (handle.entry().live++ == 0) p_.residency.Make(handle);
+    });
     if (pool.evictable()) {
       NoteHandedOut(*block);
       PinForOperator(*block, OperatorThread::ThisThread());

@@ -292,6 +292,7 @@ void Residency::MakeResident(const std::vector<HandleRef>& handles) {
 
 void Residency::Drop(HandleRef handle) {
   HandleEntry& entry = handle.entry();
+  changes_.Note(handle.address(), false);
   ++entry.generation;
   if (entry.has_copy.exchange(false)) {
     dropped_.emplace_back(handle, entry.generation);

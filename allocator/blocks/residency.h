@@ -33,6 +33,7 @@
 #include <utility>
 #include <vector>
 
+#include "allocator/blocks/page_changes.h"
 #include "allocator/events/move_events.h"
 #include "allocator/heap/block_heap.h"
 #include "allocator/heap/block_traces.h"
@@ -134,8 +135,13 @@ class Residency {
 
   // ---- while bytes are away ------------------------------------------------
 
+  // The first block over the handle was handed out.
+  void Make(HandleRef handle) {
+    if (!handle.stays()) changes_.Note(handle.address(), true);
+  }
   // The last live block over the handle was freed.
   void Drop(HandleRef handle);
+  PageChanges& changes() { return changes_; }
   // Handles that were dropped while a copy of them was kept, each once.
   std::vector<std::pair<HandleRef, std::uint32_t>> TakeDropped() {
     return std::exchange(dropped_, {});
@@ -181,6 +187,7 @@ class Residency {
   std::deque<Arrival> arrivals_;
   std::uint64_t last_arrival_ = 0;
   std::vector<std::pair<HandleRef, std::uint32_t>> dropped_;
+  PageChanges changes_;
 };
 
 }  // namespace stratalloc

@@ -277,6 +277,15 @@ std::vector<std::pair<HandleRef, std::uint32_t>> Transactions::TakeDropped() {
   return p_.residency.TakeDropped();
 }
 
+bool Transactions::SomePageChanges() const {
+  return p_.residency.changes().some();
+}
+
+std::vector<PageChange> Transactions::TakePageChanges() {
+  MutexLock lock(p_.mutex);
+  return p_.residency.changes().Take();
+}
+
 void Transactions::NoteHostCopyGone(HandleRef handle, bool written,
                                     bool on_disk, const MoveEvents& events) {
   MutexLock lock(p_.mutex);

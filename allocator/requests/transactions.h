@@ -119,6 +119,9 @@ class Transactions {
   // residency.h. The caller drops the copies.
   std::vector<std::pair<HandleRef, std::uint32_t>> TakeDropped()
       EXCLUDES(p_.mutex);
+  // See page_changes.h.
+  bool SomePageChanges() const;
+  std::vector<PageChange> TakePageChanges() EXCLUDES(p_.mutex);
   void NoteHostCopyGone(HandleRef handle, bool written, bool on_disk,
                         const MoveEvents& events) EXCLUDES(p_.mutex);
   bool NoteChunkGone(HandleRef handle, bool in_host) EXCLUDES(p_.mutex);

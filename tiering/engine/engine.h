@@ -298,7 +298,7 @@ class Engine final : public Reclaimer {
                   std::span<const GuardedHandle> handles);
   class AccessWalk;
   void NoteUse(HandleRef handle, std::uint64_t stream_bit, bool written,
-               std::uint32_t now);
+               std::uint32_t now, std::size_t place = 0);
 
   // capture.cc
   // True if `stream` captures into a pool of the device.

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -23,8 +24,27 @@ namespace stratalloc {
 namespace {
 
 thread_local std::vector<GuardedHandle> guard_handles;
-// What this thread's operators used since the last one left.
-thread_local std::vector<PageUse> noted_uses;
+// What this thread's operators used since the last one left. An operator uses
+// its pages at once; they count in the order of its operands.
+struct NotedUse {
+  PageUse use;
+  int depth = 0;          // of the operator
+  std::size_t place = 0;  // among its handles
+};
+thread_local std::vector<NotedUse> noted_uses;
+
+// Pages that were made or freed since the last call, as uses.
+std::vector<PageUse> ChangesOf(DeviceAllocator& device) {
+  std::vector<PageUse> uses;
+  if (!device.SomePageChanges()) return uses;
+  for (const PageChange& change : device.TakePageChanges()) {
+    uses.push_back({.page = change.page,
+                    .written = change.made,
+                    .made = change.made,
+                    .freed = !change.made});
+  }
+  return uses;
+}
 
 // Bytes of the distinct handles on `device`.
 Bytes BytesOf(const DeviceAllocator& device,
@@ -43,12 +63,15 @@ Bytes BytesOf(const DeviceAllocator& device,
 
 }  // namespace
 
+// `place`: among the operator's handles, from 1 on; 0: the newest.
 void Engine::NoteUse(HandleRef handle, std::uint64_t stream_bit, bool written,
-                     std::uint32_t now) {
+                     std::uint32_t now, std::size_t place) {
   if (STRATALLOC_PLANTED(kLostDirty)) written = false;
   if (handle.use().NoteOperator(stream_bit, written, now, kBurstTicks) &&
       attentive_.load(std::memory_order_relaxed)) {
-    noted_uses.push_back({.page = handle.address(), .written = written});
+    noted_uses.push_back({{.page = handle.address(), .written = written},
+                          OperatorThread::ThisThread().depth(),
+                          place != 0 ? place : guard_handles.size()});
   }
 }
 
@@ -191,16 +214,17 @@ void Engine::NoteLeft() {
 }
 
 void Engine::PassUsesOn() {
-  // An operator uses its pages at once. In which order they were noted depends
-  // on which of them were here.
-  std::sort(noted_uses.begin(), noted_uses.end(),
-            [](const PageUse& a, const PageUse& b) { return a.page < b.page; });
+  // In which order they were noted depends on which of them were here.
+  std::stable_sort(noted_uses.begin(), noted_uses.end(),
+                   [](const NotedUse& a, const NotedUse& b) {
+                     return std::tie(a.depth, a.place) <
+                            std::tie(b.depth, b.place);
+                   });
   for (const TieredDevice* state : movers_) {
-    std::vector<PageUse> here;
-    std::copy_if(noted_uses.begin(), noted_uses.end(), std::back_inserter(here),
-                 [&](const PageUse& use) {
-                   return state->allocator->Contains(use.page);
-                 });
+    std::vector<PageUse> here = ChangesOf(*state->allocator);
+    for (const NotedUse& noted : noted_uses) {
+      if (state->allocator->Contains(noted.use.page)) here.push_back(noted.use);
+    }
     if (!here.empty()) PlannerOf(*state).Note(here);
   }
   noted_uses.clear();
@@ -230,7 +254,8 @@ Result<bool> Engine::Accept(DeviceAllocator& device, StreamId stream,
   return device.Await(stream, handles, [&](const GuardedHandle& guarded) {
     // Again for what was resident at first: it may have left and returned while
     // this operator waited.
-    NoteUse(guarded.handle, bit, guarded.written, now);
+    NoteUse(guarded.handle, bit, guarded.written, now,
+            static_cast<std::size_t>(&guarded - handles.data()) + 1);
   });
 }
 

@@ -12,6 +12,9 @@ namespace {
 // threads use, for handles that hold a little of many elements, and for the
 // slice before, whose copies out may still be under way.
 constexpr Bytes kSlicesInRoom = 4;
+// And no more pages than that: a slice waits for the last of its pages, while
+// the bus brings those of the next.
+constexpr Bytes kMostPages = 8;
 
 // Calls f(handle) for each handle under `access`, if it may leave, until it
 // says false.
@@ -103,14 +106,8 @@ std::size_t Doubtful(DeviceAllocator& device, const ListElements& elements) {
 std::size_t NextSlice(DeviceAllocator& device, const ListElements& elements,
                       std::size_t first) {
   const std::size_t count = elements.ends.size();
-  const Bytes results =
-      std::accumulate(elements.results.begin() + static_cast<long>(first),
-                      elements.results.end(), Bytes{0});
-  if (FitsAsItIs(device, elements.accesses.subspan(BeginOf(elements, first)),
-                 results)) {
-    return count - first;
-  }
-  const Bytes most = Room(device) / kSlicesInRoom;
+  const Bytes page = device.table().region(true, PoolKind::kLarge).handle_bytes;
+  const Bytes most = std::min(Room(device) / kSlicesInRoom, kMostPages * page);
   std::unordered_set<Address> counted;
   Bytes bytes = 0;
   for (std::size_t i = first; i < count; ++i) {

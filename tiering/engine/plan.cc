@@ -87,9 +87,12 @@ bool Engine::FetchAhead(TieredDevice& state) {
       (waiting_.load() > 0 && !planner.InStep())) {
     return false;
   }
-  const std::vector<HandleRef> missing = planner.NextMissing(planner.Window());
+  DeviceAllocator& device = *state.allocator;
+  const Bytes limit = device.limit();
+  const std::vector<HandleRef> missing =
+      planner.NextMissing(limit - std::min(limit, device.Reserved()));
   if (missing.empty()) return false;
-  lower_.CollectDropped(*state.allocator);
+  lower_.CollectDropped(device);
   const std::uint64_t before = counters_.restored_handles;
   for (std::size_t at = 0; at < missing.size();) {
     const std::size_t unit = UnitOf(std::span(missing).subspan(at));

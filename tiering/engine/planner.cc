@@ -22,7 +22,9 @@ constexpr Bytes kSlack = 64;
 void Planner::Note(std::span<const PageUse> uses) {
   MutexLock lock(mutex_);
   noted_.insert(noted_.end(), uses.begin(), uses.end());
-  most_at_once_.store(std::max(most_at_once_.load(), uses.size()));
+  const auto used = static_cast<std::size_t>(std::count_if(
+      uses.begin(), uses.end(), [](const PageUse& use) { return !use.freed; }));
+  most_at_once_.store(std::max(most_at_once_.load(), used));
 }
 
 bool Planner::Advance() {
@@ -34,11 +36,6 @@ bool Planner::Advance() {
   if (!timeline_ && !taken_.empty()) timeline_.emplace();
   for (const PageUse& use : taken_) Add(use);
   if (!taken_.empty()) paused_ = false;
-  if (planned_ && (timeline_->jumps() != planned_jumps_)) {
-    planned_ = false;
-    timeline_->ClearMarks();
-    leaving_.clear();
-  }
   return !taken_.empty();
 }
 
@@ -63,7 +60,7 @@ bool Planner::WantsPlan() const {
   if (length == 0) return false;
   // Not for each use of a cycle that does not settle.
   const std::uint64_t since = timeline_->now() - tried_at_;
-  return tried_at_ == 0 || since >= (planned_ ? length : length / 4);
+  return tried_at_ == 0 || since >= (Holds() ? length : length / 4);
 }
 
 void Planner::Plan(Bytes capacity) {
@@ -71,7 +68,7 @@ void Planner::Plan(Bytes capacity) {
   tried_at_ = timeline_->now();
   const Bytes off = std::max(capacity, planned_capacity_) -
                     std::min(capacity, planned_capacity_);
-  if (planned_ && off <= planned_capacity_ / kSlack) return;
+  if (Holds() && off <= planned_capacity_ / kSlack) return;
   std::vector<CycleUse> cycle;
   cycle.reserve(length);
   for (std::uint64_t i = 0; i < length; ++i) {
@@ -107,22 +104,29 @@ std::vector<HandleRef> Planner::Leaving() {
   return leaving;
 }
 
-std::vector<HandleRef> Planner::NextMissing(Bytes most) {
+std::vector<HandleRef> Planner::NextMissing(Bytes room) {
   std::vector<HandleRef> missing;
-  if (!timeline_ || !timeline_->HasFuture()) return missing;
-  Bytes bytes = 0;
-  const std::uint64_t end = std::min(timeline_->Length(), kLookAhead);
-  for (std::uint64_t i = 0; i < end && bytes < most; ++i) {
-    const HandleRef handle = RefOf(timeline_->Expected(i).page);
-    if (handle.region == nullptr) continue;
-    const HandleState state = handle.state();
-    if (state == HandleState::kCopyingIn) bytes += handle.bytes();
-    if (!IsAway(state) || state == HandleState::kPoisoned ||
-        std::find(missing.begin(), missing.end(), handle) != missing.end()) {
-      continue;
-    }
-    bytes += handle.bytes();
-    missing.push_back(handle);
+  if (!timeline_) return missing;
+  const auto state = [this](Address page) -> Fetches::State {
+    const HandleRef handle = RefOf(page);
+    if (handle.region == nullptr) return {};
+    const HandleState at = handle.state();
+    // What is dead and mapped still serves the next page that is made.
+    const auto where = IsOnDevice(at)            ? Fetches::Where::kResident
+                       : timeline_->IsDead(page) ? Fetches::Where::kFree
+                       : at == HandleState::kUnmapped ? Fetches::Where::kFree
+                       : at == HandleState::kPoisoned
+                           ? Fetches::Where::kFree
+                           : Fetches::Where::kEvicted;
+    return {where, handle.bytes()};
+  };
+  const Fetches::Limits limits{
+      .room = room,
+      .delay = std::min(most_at_once_.load(), kMostInUse),
+      .uses = kLookAhead,
+      .bytes = Window()};
+  for (Address page : fetches_.Next(*timeline_, limits, state)) {
+    missing.push_back(RefOf(page));
   }
   return missing;
 }

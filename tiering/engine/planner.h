@@ -8,7 +8,7 @@
 // Thread-safety: Note from any thread; the rest by the arbiter's holder.
 // Locks: its own for what was noted, a leaf. Lifetime: the device's.
 // Errors: none; without a future there is no plan.
-// Invariants: a plan ends when the timeline jumps to another position.
+// Invariants: a plan is followed until another one is made.
 #ifndef STRATALLOC_TIERING_ENGINE_PLANNER_H_
 #define STRATALLOC_TIERING_ENGINE_PLANNER_H_
 
@@ -23,6 +23,7 @@
 
 #include "allocator/base/mutex.h"
 #include "allocator/device_allocator.h"
+#include "tiering/policy/fetches.h"
 #include "tiering/policy/schedule.h"
 #include "tiering/policy/timeline.h"
 
@@ -44,9 +45,9 @@ class Planner {
 
   // Pages that the plan has leave, and that were not used again since.
   std::vector<HandleRef> Leaving();
-  // Evicted pages in the order of their expected use, until `most` bytes of
-  // them and of pages that arrive.
-  std::vector<HandleRef> NextMissing(Bytes most);
+  // Evicted pages in the order of their expected use, as far as `room` bytes
+  // are enough for them and for what is used before them.
+  std::vector<HandleRef> NextMissing(Bytes room);
   // See Timeline::Distance.
   std::uint64_t Distance(Address page) {
     return timeline_ ? timeline_->Distance(page) : Timeline::kNever;
@@ -62,6 +63,11 @@ class Planner {
 
  private:
   void Add(const PageUse& use);
+  // Was the plan made for the position that is followed? Else it is followed
+  // until another one can be made: a jump is mostly to an earlier cycle.
+  bool Holds() const {
+    return planned_ && timeline_->jumps() == planned_jumps_;
+  }
   HandleRef RefOf(Address page) { return device_.table().RefOf(page); }
 
   DeviceAllocator& device_;
@@ -73,6 +79,7 @@ class Planner {
   std::uint64_t tried_at_ = 0;  // position at which a plan was made last
   bool paused_ = false;
   std::unordered_set<Address> leaving_;
+  Fetches fetches_;
   std::atomic<std::size_t> most_at_once_{1};  // pages of one operator
 
   Mutex mutex_{LockRank::kUses};

@@ -23,6 +23,46 @@ bool Timeline::IsNear(std::uint64_t position) const {
          position <= expected_ + kSlip;
 }
 
+std::uint64_t Timeline::UseFrom(std::uint64_t position) const {
+  while (position < now_ && !IsPlainUse(position)) ++position;
+  return position < now_ ? position : kNever;
+}
+
+std::uint64_t Timeline::UseUpTo(std::uint64_t position) const {
+  while (position != kNever && position >= Oldest() && !IsPlainUse(position)) {
+    --position;  // kNever below 0
+  }
+  return position != kNever && position >= Oldest() ? position : kNever;
+}
+
+std::uint64_t Timeline::Rename(Address address) {
+  if (expected_ == kNever) return kNever;
+  std::uint64_t at = std::max(expected_, birth_);
+  const std::uint64_t end = std::min(now_, expected_ + kBirths);
+  while (at < end && !At(at).made) ++at;
+  if (at >= end) return kNever;
+  birth_ = at + 1;
+  const std::uint32_t page = At(at).page;
+  if (!LastFreed(page)) return kNever;
+  const Address old = pages_[page].address;
+  if (old == address) return at;
+  if (const auto it = index_.find(address); it == index_.end()) {
+    index_.erase(old);
+  } else {
+    if (!LastFreed(it->second)) return kNever;
+    pages_[it->second].address = old;
+    index_[old] = it->second;
+  }
+  pages_[page].address = address;
+  index_[address] = page;
+  return at;
+}
+
+bool Timeline::IsClose(std::uint64_t position) const {
+  return expected_ != kNever && position >= expected_ &&
+         position <= expected_ + kClose;
+}
+
 std::uint64_t Timeline::Previous(std::uint64_t position) const {
   const std::uint32_t back = At(position).previous;
   return back == 0 || position - back < Oldest() ? kNever : position - back;
@@ -65,7 +105,7 @@ void Timeline::Append(const PageUse& use) {
   if (now_ >= ring_.size()) Forget(now_ - ring_.size());
   const std::uint32_t index = PageOf(use.page);
   Page& page = pages_[index];
-  Entry entry{index, 0, 0, use.written, use.freed, false};
+  Entry entry{index, 0, 0, use.written, use.made, use.freed, false};
   if (page.newest == kNever) {
     page.hint = now_;
   } else {
@@ -78,32 +118,51 @@ void Timeline::Append(const PageUse& use) {
 }
 
 bool Timeline::Add(const PageUse& use) {
+  if (use.made || use.freed) return AddChange(use);
   if (now_ != 0) {
     Entry& last = At(now_ - 1);
-    if (!use.freed && !last.freed && pages_[last.page].address == use.page) {
+    if (!last.freed && pages_[last.page].address == use.page) {
       last.written |= use.written;
       return last.leaves;
     }
   }
-  if (use.freed) {
-    // Freed twice, or never used as far as is remembered: nothing ends here.
-    auto it = index_.find(use.page);
-    if (it == index_.end() || At(pages_[it->second].newest).freed) return false;
-  }
   const std::uint64_t position = now_;
   Append(use);
   if (expected_ != kNever && expected_ < Oldest()) expected_ = kNever;
-  if (expected_ != kNever && Same(expected_, position)) {
-    Follow(expected_);
+  const std::uint64_t next = expected_ == kNever ? kNever : UseFrom(expected_);
+  if (next < position && Same(next, position)) {
+    Follow(next);
   } else {
     Search(position);
   }
   return At(position).leaves;
 }
 
+bool Timeline::AddChange(const PageUse& change) {
+  std::uint64_t expected = kNever;
+  if (change.freed) {
+    // Freed twice, or never used as far as is remembered: nothing ends here.
+    auto it = index_.find(change.page);
+    if (it == index_.end() || LastFreed(it->second)) return false;
+  } else {
+    expected = Rename(change.page);
+  }
+  Append(change);
+  if (expected_ != kNever && expected_ < Oldest()) expected_ = kNever;
+  if (InStep()) ++run_;
+  if (expected_ != kNever && Same(expected_, now_ - 1) &&
+      (change.freed || expected == expected_)) {
+    ++expected_;
+  }
+  if (expected == kNever || expected < Oldest()) return false;
+  At(now_ - 1).leaves = At(expected).leaves;
+  return At(now_ - 1).leaves;
+}
+
 // The newest use is the one at `earlier` again.
 void Timeline::Follow(std::uint64_t earlier) {
   At(now_ - 1).leaves = At(earlier).leaves;
+  if (earlier < expected_) birth_ = earlier + 1;
   expected_ = earlier + 1;
   astray_ = 0;
   ++run_;
@@ -114,11 +173,16 @@ std::uint32_t Timeline::MatchBack(std::uint64_t earlier,
   const std::uint64_t most =
       std::min<std::uint64_t>(kLongestMatch, earlier - Oldest() + 1);
   std::uint32_t length = 0;
-  while (length < most && Same(earlier - length, later - length)) ++length;
+  while (length < most && earlier != kNever && Same(earlier, later)) {
+    ++length;
+    earlier = earlier == 0 ? kNever : UseUpTo(earlier - 1);
+    later = UseUpTo(later - 1);
+  }
   return length;
 }
 
-// A full match first, then one close by, then the longest; among equals the
+// A use or two that were left out first, then a full match, then one close by,
+// then the longest; among equals the
 // closest to the followed position, or the newest if no position is followed.
 Timeline::Match Timeline::BestMatch(std::uint64_t position) {
   Match best;
@@ -131,6 +195,7 @@ Timeline::Match Timeline::BestMatch(std::uint64_t position) {
     std::uint32_t rank = length;
     if (length == kLongestMatch) rank += kLongestMatch;
     if (length != 0 && IsNear(at)) rank += kLongestMatch;
+    if (length != 0 && IsClose(at)) rank += 2 * kLongestMatch;
     if (rank == 0 || rank < best_rank) return;
     if (rank == best_rank &&
         (expected_ == kNever || distance(at) >= distance(best.position))) {
@@ -179,7 +244,11 @@ std::uint64_t Timeline::StableLength() const {
 
 PageUse Timeline::Expected(std::uint64_t ahead) const {
   const Entry& entry = At(expected_ + ahead % Length());
-  return {pages_[entry.page].address, entry.written, entry.freed, entry.leaves};
+  return {.page = pages_[entry.page].address,
+          .written = entry.written,
+          .made = entry.made,
+          .freed = entry.freed,
+          .leaves = entry.leaves};
 }
 
 std::uint64_t Timeline::Distance(Address page) {

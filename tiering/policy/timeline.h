@@ -14,8 +14,13 @@
 // several models come out of the match. There are no scopes and no hashes.
 //
 // A use of the same page as the use before it is the same use. Freed means
-// that no block is left on the page: its bytes are dead, and the next use of
-// the address is another page's.
+// that no block is left on the page: its bytes are dead. When that happens may
+// vary, so a free never changes the followed position.
+//
+// A page is made by its first block. If the timeline expects that a dead page
+// is made now, the new page is that one, at whatever address: an allocator
+// seldom places the gradients of two steps alike. So a page is known by its
+// uses, and Expected() has the address that it had last.
 //
 // Thread-safety: none; the caller's lock. Distance() changes hints only.
 // Lifetime: pages are plain addresses and are never dereferenced.
@@ -38,6 +43,7 @@ namespace stratalloc {
 struct PageUse {
   Address page = 0;
   bool written = false;
+  bool made = false;    // the first block on the page was handed out
   bool freed = false;   // no use: the last block on the page was freed
   bool leaves = false;  // an answer: the schedule spends the gap after this use
 };
@@ -88,6 +94,12 @@ class Timeline {
   // Uses since the last use of the page; kNever: not remembered. O(1).
   std::uint64_t Age(Address page) const;
 
+  // Whether it was freed last. O(1).
+  bool IsDead(Address page) const {
+    const auto it = index_.find(page);
+    return it != index_.end() && LastFreed(it->second);
+  }
+
   // Marks the Length() expected uses from Expected(0) on, in order. Uses that
   // are added in step take over the marks. REQUIRES: marks.size() == Length().
   // O(Length()).
@@ -98,15 +110,21 @@ class Timeline {
  private:
   // Uses by which a slip may move the followed position.
   static constexpr std::uint64_t kSlip = 64;
+  // Uses that may be left out in step, however well the past matches elsewhere:
+  // tensors that share pages with others do not always begin in the same one.
+  static constexpr std::uint64_t kClose = 3;
   static constexpr std::uint32_t kPatience = 8;
   static constexpr std::uint32_t kCandidates = 32;
   static constexpr std::uint64_t kStableRun = 1024;
+  // Uses that are looked through for a page that is expected to be made.
+  static constexpr std::uint64_t kBirths = 256;
 
   struct Entry {
     std::uint32_t page;      // index into pages_
     std::uint32_t previous;  // uses back to the page's previous one; 0: none
     std::uint32_t next;      // uses on to the page's next one; 0: none
     bool written;
+    bool made;
     bool freed;
     bool leaves;
   };
@@ -130,11 +148,28 @@ class Timeline {
   }
   bool Same(std::uint64_t a, std::uint64_t b) const;
   bool IsNear(std::uint64_t position) const;
+  bool IsClose(std::uint64_t position) const;
+  bool LastFreed(std::uint32_t page) const {
+    return At(pages_[page].newest).freed;
+  }
+  // Neither made nor freed there: what the position follows.
+  bool IsPlainUse(std::uint64_t position) const {
+    return !At(position).freed && !At(position).made;
+  }
+  // The first plain use from `position` on, or the last one up to it; kNever:
+  // none.
+  std::uint64_t UseFrom(std::uint64_t position) const;
+  std::uint64_t UseUpTo(std::uint64_t position) const;
+  // A page is made at `address`: the first dead page that is expected to be
+  // made has the address from now on. The position at which it was expected;
+  // kNever: none was.
+  std::uint64_t Rename(Address address);
   // The page's previous position; kNever: none, or not remembered.
   std::uint64_t Previous(std::uint64_t position) const;
   // The page's first position at or after `from`; kNever: none.
   std::uint64_t Seek(Page& page, std::uint64_t from);
 
+  bool AddChange(const PageUse& change);
   void Append(const PageUse& use);
   void Forget(std::uint64_t position);
   std::uint32_t PageOf(Address address);
@@ -148,6 +183,7 @@ class Timeline {
   std::uint64_t mask_;
   std::uint64_t now_ = 0;
   std::uint64_t expected_ = kNever;  // the position followed next
+  std::uint64_t birth_ = 0;          // births before it have come, or will not
   std::uint64_t run_ = 0;            // uses in step since the last jump
   std::uint32_t astray_ = 0;         // uses since the last one in step
   std::uint64_t jumps_ = 0;

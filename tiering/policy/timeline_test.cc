@@ -248,6 +248,99 @@ TEST(Timeline, FreedPageHasNoNextUse) {
   EXPECT_EQ(timeline.Length(), 8u);
 }
 
+// A step that reads 1 to 20, makes `grads`, one behind each, and frees them.
+void Step(Timeline& timeline, const std::vector<Address>& grads) {
+  for (Address page : Range(1, 21)) timeline.Add({.page = page});
+  for (std::size_t i = 0; i < grads.size(); ++i) {
+    timeline.Add({.page = grads[i], .written = true, .made = true});
+    timeline.Add({.page = 20 - i});
+  }
+  for (Address page : grads) timeline.Add({.page = page, .written = true});
+  for (Address page : grads) timeline.Add({.page = page, .freed = true});
+}
+
+TEST(Timeline, MadePageIsTheOneThatIsExpectedAtAnyAddress) {
+  Timeline timeline;
+  Step(timeline, {100, 101, 102, 103});
+  Step(timeline, {100, 101, 102, 103});
+  const std::uint64_t jumps = timeline.jumps(), length = timeline.Length();
+  Step(timeline, {102, 100, 300, 301});
+  Step(timeline, {400, 401, 102, 103});
+  EXPECT_EQ(timeline.jumps(), jumps);
+  EXPECT_EQ(timeline.Length(), length);
+  EXPECT_TRUE(timeline.InStep());
+  AddAll(timeline, Range(1, 21));
+  EXPECT_EQ(timeline.Expected(0).page, 400u) << "the address it had last";
+  EXPECT_TRUE(timeline.Expected(0).made);
+  EXPECT_TRUE(timeline.IsDead(400));
+  timeline.Add({.page = 7000, .written = true, .made = true});
+  EXPECT_FALSE(timeline.IsDead(7000));
+  EXPECT_EQ(timeline.Distance(7000), 7u) << "behind the others' births";
+}
+
+TEST(Timeline, LivePageIsNotMadeAgain) {
+  Timeline timeline;
+  Step(timeline, {100, 101});
+  Step(timeline, {100, 101});
+  AddAll(timeline, Range(1, 21));
+  timeline.Add({.page = 100, .written = true, .made = true});
+  AddAll(timeline, {20});
+  // A third page, which no step had.
+  timeline.Add({.page = 101, .written = true, .made = true});
+  timeline.Add({.page = 500, .written = true, .made = true});
+  AddAll(timeline, {19});
+  EXPECT_FALSE(timeline.IsDead(100));
+  EXPECT_FALSE(timeline.IsDead(101));
+  EXPECT_EQ(timeline.Expected(0).page, 100u);
+}
+
+TEST(Timeline, FreeThatComesLateKeepsThePosition) {
+  Timeline timeline;
+  Step(timeline, {100, 101, 102});
+  Step(timeline, {100, 101, 102});
+  const std::uint64_t jumps = timeline.jumps();
+  for (Address page : Range(1, 21)) timeline.Add({.page = page});
+  for (std::size_t i = 0; i < 3; ++i) {
+    timeline.Add({.page = 100 + i, .written = true, .made = true});
+    timeline.Add({.page = 20 - i});
+  }
+  AddAll(timeline, {100, 101, 102, 1, 2});
+  EXPECT_TRUE(timeline.InStep());
+  EXPECT_EQ(timeline.Expected(0).page, 3u);
+  timeline.Add({.page = 102, .freed = true});
+  timeline.Add({.page = 100, .freed = true});
+  timeline.Add({.page = 101, .freed = true});
+  AddAll(timeline, {3});
+  EXPECT_TRUE(timeline.InStep());
+  EXPECT_EQ(timeline.Expected(0).page, 4u);
+  EXPECT_EQ(timeline.jumps(), jumps);
+}
+
+TEST(Timeline, UseThatIsLeftOutIsNoJumpHoweverWellThePastMatches) {
+  // The second round lacked page 50, and so does the fourth.
+  Timeline timeline;
+  const auto whole = Range(1, 101), less = Range(1, 50) + Range(51, 101);
+  AddAll(timeline, whole + less + whole + whole + Range(1, 50));
+  const std::uint64_t jumps = timeline.jumps();
+  ASSERT_EQ(timeline.Length(), 100u);
+  AddAll(timeline, {51});
+  EXPECT_EQ(timeline.jumps(), jumps);
+  EXPECT_EQ(timeline.Length(), 99u);
+}
+
+TEST(Timeline, MarkOfAMadePageIsTakenOver) {
+  Timeline timeline;
+  Step(timeline, {100, 101});
+  Step(timeline, {100, 101});
+  std::vector<std::uint8_t> marks(timeline.Length(), 0);
+  for (std::size_t i = 0; i < marks.size(); ++i) {
+    marks[i] = timeline.Expected(i).made;
+  }
+  timeline.Mark(marks);
+  AddAll(timeline, Range(1, 21));
+  EXPECT_TRUE(timeline.Add({.page = 900, .written = true, .made = true}));
+}
+
 TEST(Timeline, FreeWithoutAUseIsIgnored) {
   Timeline timeline(64);
   timeline.Add({.page = 1, .freed = true});

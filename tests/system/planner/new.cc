@@ -24,8 +24,9 @@ class New : public Policy {
     largest_ = std::max(largest_, event.pages.size());
     std::vector<PageNumber> leaving;
     for (const PageAccess& access : event.pages) {
-      const bool leaves = timeline_.Add(
-          {.page = access.page * kPage, .written = access.kind != 'r'});
+      const bool leaves = timeline_.Add({.page = access.page * kPage,
+                                         .written = access.kind != 'r',
+                                         .made = access.kind == 'n'});
       if (leaves) leaving.push_back(access.page);
     }
     for (PageNumber page : leaving) {
