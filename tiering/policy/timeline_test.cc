@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <deque>
+#include <map>
 #include <random>
 
 namespace stratalloc {
@@ -382,6 +383,37 @@ TEST(Timeline, PositionThatFellOutOfTheRingIsFoundAgain) {
   AddAll(timeline, cycle);
   EXPECT_EQ(timeline.Length(), 38u);
   EXPECT_EQ(timeline.Expected(0).page, 100u);
+}
+
+// Pages are made at any free address, used and freed: a live one is found by
+// its address, whatever page it was taken for.
+TEST(Timeline, LivePagesKeepTheirAgeThroughAnyChanges) {
+  constexpr Address kAddresses = 24;
+  Timeline timeline(128);
+  std::mt19937 random(11);
+  std::map<Address, std::uint64_t> newest;  // live: position of its last use
+  for (int i = 0; i < 50'000; ++i) {
+    const Address page = 1 + random() % kAddresses;
+    const bool lives = newest.contains(page);
+    const bool freed = lives && random() % 4 == 0;
+    timeline.Add({.page = page, .made = !lives, .freed = freed});
+    if (freed) {
+      newest.erase(page);
+    } else {
+      newest[page] = timeline.now() - 1;
+    }
+    for (Address at = 1; at <= kAddresses; ++at) {
+      const auto live = newest.find(at);
+      if (live == newest.end()) {
+        ASSERT_TRUE(timeline.IsDead(at) || timeline.Age(at) == kNever);
+        continue;
+      }
+      const std::uint64_t age = timeline.now() - 1 - live->second;
+      if (age >= timeline.capacity()) continue;
+      ASSERT_EQ(timeline.Age(at), age) << "step " << i << ", page " << at;
+      ASSERT_FALSE(timeline.IsDead(at));
+    }
+  }
 }
 
 TEST(Timeline, UniformRandomUsesAgreeWithABruteForce) {
