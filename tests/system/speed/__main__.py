@@ -46,8 +46,6 @@ def main(argv=None):
         for about, job, arguments in _SECTIONS[section](plan):
             try:
                 of_section += job(plan, *arguments)
-            except plans.LeftOutError as reason:
-                print(f"left out: {section} {about}: {reason}", flush=True)
             except (zygote.Refused, zygote.Died) as error:
                 print(f"RED {section} {about}: {str(error)[:800]}", flush=True)
                 red = True
@@ -112,8 +110,6 @@ def _arguments(argv):
     parser.add_argument("--host", metavar="all|FACTOR",
                         help="host budget: all of the model, or a multiple of "
                         "what the card lacks (1.25)")
-    parser.add_argument("--host-memory", type=parse_size, metavar="SIZE",
-                        help="a job that pins more is left out (6GiB)")
     parser.add_argument("--multiples", type=float, nargs="+")
     parser.add_argument("--ratios", type=float, nargs="+",
                         help="compute time as a multiple of the bus time")
@@ -132,7 +128,7 @@ def _arguments(argv):
     plan = plans.quick(plans.Plan()) if args.quick else plans.Plan()
     given = {"card": args.memory, "curve_model": args.curve_model,
              "width": args.width, "host": args.host,
-             "host_memory": args.host_memory, "multiples": args.multiples,
+             "multiples": args.multiples,
              "training_multiples": args.multiples,
              "offload_multiples": args.multiples, "ratios": args.ratios,
              "training_ratios": args.ratios, "optimizers": args.optimizers,

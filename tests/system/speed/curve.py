@@ -3,7 +3,7 @@
 
 Thread-safety: one caller at a time: it forks.
 Lifetime: the processes end with their jobs.
-Errors: zygote.Refused, zygote.Died, plans.LeftOutError.
+Errors: zygote.Refused, zygote.Died.
 Invariants: the model and the tokens are the same on every card; a pass computes
 as long as the bus needs for half of the model.
 """

@@ -6,7 +6,7 @@ on a card with room, which says how long a pass computes and what it allocates.
 
 Thread-safety: one caller at a time: it forks.
 Lifetime: the processes end with their jobs.
-Errors: zygote.Refused, zygote.Died, plans.LeftOutError.
+Errors: zygote.Refused, zygote.Died.
 Invariants: the bound of a pass does not depend on the allocator under test.
 """
 

@@ -7,7 +7,7 @@ on the card from pass to pass, so they move the whole model in every pass.
 
 Thread-safety: one caller at a time: it forks.
 Lifetime: the processes end with their jobs.
-Errors: zygote.Refused, zygote.Died, plans.LeftOutError.
+Errors: zygote.Refused, zygote.Died.
 Invariants: the job, the card and the bound are those of inference.measure().
 """
 

@@ -3,7 +3,7 @@
 
 Thread-safety: one caller at a time: it forks.
 Lifetime: the processes end with their jobs.
-Errors: zygote.Refused, zygote.Died, plans.LeftOutError.
+Errors: zygote.Refused, zygote.Died.
 Invariants: every request is one forward pass, whose answer the thread reads.
 """
 

@@ -4,7 +4,6 @@
 import importlib.util
 import json
 import os
-import re
 
 import pytest
 
@@ -112,13 +111,6 @@ def test_results_are_rows():
     assert {row["group"] for row in found} == {
         "inference", "training", "offload", "serving"}
     assert all(_KEYS <= set(row) and not row["faults"] for row in found)
-
-
-def test_job_above_the_host_memory_is_left_out():
-    printed, jobs = _measured("inference", "--multiples", "2", "--ratios", "1",
-                              "--host-memory", "64MiB")
-    assert jobs == {}
-    assert re.search(r"left out: inference 2x: \d+ MiB of host memory", printed)
 
 
 def test_share_below_the_goal_misses_it():

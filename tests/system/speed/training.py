@@ -3,7 +3,7 @@
 
 Thread-safety: one caller at a time: it forks.
 Lifetime: the processes end with their jobs.
-Errors: zygote.Refused, zygote.Died, plans.LeftOutError.
+Errors: zygote.Refused, zygote.Died.
 Invariants: the least bytes of a step, each way, are all state minus the card.
 That bound is naive: an optimizer has no computing to hide its bytes under, and
 gradients that are dead need not be copied.
