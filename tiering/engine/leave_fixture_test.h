@@ -58,13 +58,15 @@ class LeaveFixture : public testing::Test {
     for (Address block : blocks_) {
       EXPECT_TRUE(allocator_->Free(block).has_value());
     }
-    for (StreamId stream : streams_) allocator_->device().DestroyStream(stream);
     lower_->CollectDropped(*allocator_);
     EXPECT_TRUE(lower_->all().empty()) << "copies of nothing";
     lower_->Close();
     state_.Close();
     lower_.reset();
-    allocator_.reset();
+    allocator_.reset();  // may ask the streams
+    for (StreamId stream : streams_) {
+      cudaStreamDestroy(reinterpret_cast<cudaStream_t>(Raw(stream)));
+    }
     EXPECT_EQ(cudasim_violation_count(), 0);
     char text[1024] = "";
     cudasim_leak_report(text, sizeof(text));

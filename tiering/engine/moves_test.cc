@@ -113,18 +113,6 @@ TEST_F(MovesTest, TheRingsHearOfEveryTier) {
   EventRecorder::Stop();
 }
 
-TEST_F(MovesTest, WhatIsPinnedIsNotChosen) {
-  Open(16 * kMiB);
-  const HandleRef one = Malloc(1);
-  one.use().pins.fetch_add(1);
-  Leaver leaver({state_, *lower_, counters_, all_});
-  Status why;
-  const auto tally = std::make_shared<LeaveTally>();
-  EXPECT_EQ(leaver.Choose({{one}}, Below::kEither, tally, &why), 0u);
-  EXPECT_TRUE(leaver.idle());
-  one.use().pins.fetch_sub(1);
-}
-
 TEST_F(MovesTest, HandleUsedWhileItWaitsStays) {
   Open(16 * kMiB);
   const HandleRef one = Malloc(1), two = Malloc(2);
@@ -143,37 +131,6 @@ TEST_F(MovesTest, HandleUsedWhileItWaitsStays) {
   EXPECT_EQ(two.state(), HandleState::kHost);
   EXPECT_EQ(tally->left.load(), kHandle);
   EXPECT_EQ(tally.use_count(), 1) << "nothing of it is under way";
-}
-
-TEST_F(MovesTest, StreamThatStandsStillKeepsItsOwnHandlesAlone) {
-  Open(16 * kMiB);
-  StreamId stream = allocator_->device().CreateStream().value();
-  const HandleRef held = Malloc(1), other = Malloc(2);
-  held.use().NoteStream(std::uint64_t{1}
-                        << allocator_->streams().BitOf(stream));
-  cudaDeviceSynchronize();
-  ASSERT_EQ(cudaMemsetAsync(reinterpret_cast<void*>(held.address()), 1, kHandle,
-                            reinterpret_cast<cudaStream_t>(Raw(stream))),
-            cudaSuccess);
-  cudasim_hold_streams(1);
-  Leaver leaver({state_, *lower_, counters_, all_});
-  Status why;
-  const auto tally = std::make_shared<LeaveTally>();
-  leaver.Choose({{held}}, Below::kEither, tally, &why);
-  leaver.Choose({{other}}, Below::kEither, tally, &why);
-  EXPECT_TRUE(leaver.Await(kSecond));
-  leaver.Step();
-  leaver.Finish();
-  EXPECT_FALSE(leaver.Await(1'000'000)) << "its stream is held";
-  EXPECT_EQ(other.state(), HandleState::kHost);
-  EXPECT_EQ(held.state(), HandleState::kResident);
-  cudasim_hold_streams(0);
-  while (!leaver.idle()) {
-    leaver.Step();
-    leaver.Await(kSecond);
-  }
-  EXPECT_EQ(tally->left.load(), 2 * kHandle);
-  allocator_->device().DestroyStream(stream);
 }
 
 TEST_F(MovesTest, WhatNoTierTakesStaysAndTheReasonIsKept) {
