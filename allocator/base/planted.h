@@ -27,6 +27,9 @@ enum class Plant {
   kLateEvent,     // the last event of a stream is looked at one free too late
   kWrongSplit,    // statistics count a split block's remainder in part
   kLostBlock,     // a freed block of megabytes is never found again
+  kUsedSince,     // a page leaves though it was used since it was chosen
+  kUnsettledEnd,  // an eviction ends while its copies are still being made
+  kSharedFence,   // all pages of a choice wait for the streams of its first
 };
 inline Plant planted_bug = Plant::kNone;
 
@@ -55,6 +58,12 @@ inline bool PlantBug(const char* name) {
     planted_bug = Plant::kWrongSplit;
   } else if (std::strcmp(name, "lost_block") == 0) {
     planted_bug = Plant::kLostBlock;
+  } else if (std::strcmp(name, "used_since") == 0) {
+    planted_bug = Plant::kUsedSince;
+  } else if (std::strcmp(name, "unsettled_end") == 0) {
+    planted_bug = Plant::kUnsettledEnd;
+  } else if (std::strcmp(name, "shared_fence") == 0) {
+    planted_bug = Plant::kSharedFence;
   } else {
     return false;
   }

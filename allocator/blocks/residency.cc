@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "allocator/base/check.h"
+#include "allocator/base/planted.h"
 
 namespace stratalloc {
 
@@ -54,6 +55,10 @@ bool MayLeave(const HandleEntry& entry) {
          !entry.stays.load() && entry.pins.load() == 0;
 }
 
+bool WasUsedSince(const HandleEntry& entry) {
+  return !entry.is_claimed() && !STRATALLOC_PLANTED(kUsedSince);
+}
+
 }  // namespace
 
 std::optional<Claim> Residency::Choose(HandleRef handle) {
@@ -74,7 +79,7 @@ bool Residency::Mark(const Claim& claim) {
   if (!MayLeave(entry) || entry.claim != claim.number) return false;
   entry.state.store(HandleState::kLeaving, std::memory_order_seq_cst);
   // The pin first: what an operator noted is there before its pin goes.
-  if (entry.pins.load(std::memory_order_seq_cst) != 0 || !entry.is_claimed()) {
+  if (entry.pins.load(std::memory_order_seq_cst) != 0 || WasUsedSince(entry)) {
     entry.state.store(HandleState::kResident, std::memory_order_seq_cst);
     return false;
   }
@@ -85,7 +90,7 @@ bool Residency::Mark(const Claim& claim) {
 
 bool Residency::BeginEvict(Departure* departure, std::uint64_t users) {
   HandleEntry& entry = departure->handle.entry();
-  if (entry.pins.load(std::memory_order_seq_cst) != 0 || !entry.is_claimed() ||
+  if (entry.pins.load(std::memory_order_seq_cst) != 0 || WasUsedSince(entry) ||
       (entry.used_streams.load() & ~users) != 0) {
     return false;
   }

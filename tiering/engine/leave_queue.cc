@@ -5,6 +5,8 @@
 #include <map>
 #include <utility>
 
+#include "allocator/base/planted.h"
+
 namespace stratalloc {
 
 class LeaveQueue::HeldCaptures {
@@ -55,7 +57,7 @@ Bytes LeaveQueue::Choose(std::span<const HandleRef> handles, Below below,
   std::vector<Leave> leaves;
   Bytes bytes = 0;
   for (const Claim& claim : claims) {
-    auto& fence = fences[claim.streams];
+    auto& fence = fences[STRATALLOC_PLANTED(kSharedFence) ? 0 : claim.streams];
     if (fence == nullptr) {
       auto recorded = Fence::Record(all_, device_, claim.streams, may_ask);
       if (!recorded) {
