@@ -55,7 +55,10 @@ void Engine::ChooseLocked(TieredDevice& state,
     chosen = LeaverOf(state).Choose(victims, below, tally, &why);
   }
   if (!why) state.NoteStopped(why.error());
-  if (chosen > 0) attentive_.store(true, std::memory_order_relaxed);
+  if (chosen == 0) return;
+  attentive_.store(true, std::memory_order_relaxed);
+  // This thread may be refused and wait for its turn, which takes no steps.
+  if (thread_ != nullptr) thread_->Wake();
 }
 
 void Engine::FinishLeavingLocked(TieredDevice& state) {
