@@ -106,8 +106,9 @@ def test_picture_of_the_curve_is_that_of_its_rows():
         curve_picture.draw([])
 
 
-def test_results_are_rows():
-    found = rows.read(os.path.join(_HERE, "results", "before.json")).values()
+@pytest.mark.parametrize("name", ["before", "now"])
+def test_results_are_rows(name):
+    found = rows.read(os.path.join(_HERE, "results", f"{name}.json")).values()
     assert {row["group"] for row in found} == {
         "inference", "training", "offload", "serving"}
     assert all(_KEYS <= set(row) and not row["faults"] for row in found)
