@@ -340,7 +340,6 @@ class Engine final : public Reclaimer {
   // True once anything was chosen to leave, or a thread waited for room: before
   // that operators note nothing when they leave.
   std::atomic<bool> attentive_{false};
-  std::atomic<int> waiting_{0};  // threads that want room, or wait for it
   std::atomic<std::uint64_t> unpinned_{0};  // pins taken back (pins.cc)
   std::unique_ptr<MoverThread> thread_;
 };

@@ -215,11 +215,10 @@ void Engine::NoteLeft() {
 
 void Engine::PassUsesOn() {
   // In which order they were noted depends on which of them were here.
-  std::stable_sort(noted_uses.begin(), noted_uses.end(),
-                   [](const NotedUse& a, const NotedUse& b) {
-                     return std::tie(a.depth, a.place) <
-                            std::tie(b.depth, b.place);
-                   });
+  std::sort(noted_uses.begin(), noted_uses.end(),
+            [](const NotedUse& a, const NotedUse& b) {
+              return std::tie(a.depth, a.place) < std::tie(b.depth, b.place);
+            });
   for (const TieredDevice* state : movers_) {
     std::vector<PageUse> here = ChangesOf(*state->allocator);
     for (const NotedUse& noted : noted_uses) {

@@ -42,6 +42,19 @@ class LeaverTest : public LeaveFixture {
     ASSERT_TRUE(allocator_->DrainArrivals().has_value());
     ASSERT_EQ(page.state(), HandleState::kResident);
   }
+  // The first of them is freed while its batch is on its way.
+  void ChooseAndFreeTheFirst(const std::vector<HandleRef>& pages) {
+    Choose(pages);
+    cudasim_hold_streams(1);
+    leaver_->Step();
+    ASSERT_EQ(pages[0].state(), HandleState::kCopyingOut);
+    Free(pages[0]);
+    lower_->CollectDropped(*allocator_);
+    EXPECT_NE(lower_->Find(pages[0].address()), nullptr)
+        << "the batch writes it, or compares with its checksum";
+    cudasim_hold_streams(0);
+    StepUntilIdle();
+  }
   static std::size_t CountIn(HandleState state,
                              const std::vector<HandleRef>& pages) {
     std::size_t count = 0;
@@ -173,16 +186,7 @@ TEST_F(LeaverTest, StreamRecordedOnItsWayKeepsThePage) {
 TEST_F(LeaverTest, PageFreedOnItsWayGivesUpItsBytesAndCopy) {
   Open(64 * kMiB, 64 * kMiB);
   const auto pages = Pages(2);
-  Choose(pages);
-  cudasim_hold_streams(1);
-  leaver_->Step();
-  ASSERT_EQ(pages[0].state(), HandleState::kCopyingOut);
-  Free(pages[0]);
-  lower_->CollectDropped(*allocator_);
-  EXPECT_NE(lower_->Find(pages[0].address()), nullptr)
-      << "its copy is being written";
-  cudasim_hold_streams(0);
-  StepUntilIdle();
+  ChooseAndFreeTheFirst(pages);
   EXPECT_EQ(lower_->Find(pages[0].address()), nullptr);
   EXPECT_NE(lower_->Find(pages[1].address()), nullptr);
   EXPECT_EQ(leaver_->freed(), 2 * kPage) << "its memory is free, too";
@@ -196,16 +200,7 @@ TEST_F(LeaverTest, CleanPageFreedOnItsWayKeepsItsCopyUntilTheEnd) {
   const auto pages = Pages(1);
   ASSERT_EQ(Evict(pages), kPage);
   Return(pages[0]);
-  Choose(pages);
-  cudasim_hold_streams(1);
-  leaver_->Step();
-  ASSERT_EQ(pages[0].state(), HandleState::kCopyingOut);
-  Free(pages[0]);
-  lower_->CollectDropped(*allocator_);
-  EXPECT_NE(lower_->Find(pages[0].address()), nullptr)
-      << "the batch compares with its checksum";
-  cudasim_hold_streams(0);
-  StepUntilIdle();
+  ChooseAndFreeTheFirst(pages);
   lower_->CollectDropped(*allocator_);
   EXPECT_EQ(lower_->Find(pages[0].address()), nullptr);
 }

@@ -81,12 +81,9 @@ bool Engine::LeaveByPlanLocked(TieredDevice& state) {
 
 bool Engine::FetchAhead(TieredDevice& state) {
   Planner& planner = PlannerOf(state);
-  // Expected pages must not take the room of a waiting thread. In step they are
-  // what such a thread waits for.
-  if (planner.paused() || admission_.crowded() ||
-      (waiting_.load() > 0 && !planner.InStep())) {
-    return false;
-  }
+  // Expected pages must not take the room of threads that were refused. For
+  // others they are what such a thread waits for.
+  if (planner.paused() || admission_.crowded()) return false;
   DeviceAllocator& device = *state.allocator;
   const Bytes limit = device.limit();
   const std::vector<HandleRef> missing =

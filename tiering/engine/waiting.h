@@ -31,13 +31,11 @@ class Engine::Waiting {
         thread_(OperatorThread::ThisThread()),
         turn_(engine.admission_, engine.TicketOf(thread_), fresh) {
     thread_.wanting = wanting;
-    engine_.waiting_.fetch_add(1);
     Admission::Turn::mine = &turn_;
     // Operators say when they leave, from now on.
     engine_.attentive_.store(true, std::memory_order_relaxed);
   }
   ~Waiting() {
-    engine_.waiting_.fetch_sub(1);
     Admission::Turn::mine = nullptr;
     thread_.wanting = 0;
   }
