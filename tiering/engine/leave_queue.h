@@ -57,8 +57,7 @@ class LeaveQueue {
   // Chooses those of `handles` that may leave; their bytes. Waits where a
   // stream cannot be asked by an event. `why`: why none was chosen.
   Bytes Choose(std::span<const HandleRef> handles, Below below,
-               std::shared_ptr<LeaveTally> tally, Status* why)
-      EXCLUDES(mutex_);
+               std::shared_ptr<LeaveTally> tally, Status* why) EXCLUDES(mutex_);
   // Those, in the order in which they were chosen, whose streams are done; all
   // for one `below`. A stream that stands still keeps its own handles alone.
   // What cannot be asked is not chosen any more, and `failed` says why.
