@@ -95,15 +95,19 @@ def _stacks(number, size, seed):
 def _bare(left, right, products=1):
     """Products of two stacks, each three times a stack's bytes in all.
 
-    Waits for the device (item) after so many of them.
+    Waits for the device (item) after so many of them. The last product is kept
+    until the next one is made: all threads' tensors together exceed the card
+    even when the scheduler runs one thread after the other.
     """
     import torch
+
+    kept = []
 
     def work():
         with torch.no_grad():
             for _ in range(products):
-                product = left @ right
-            return product.sum().item()
+                kept[:] = [left @ right]
+            return kept[0].sum().item()
     return work
 
 
@@ -126,14 +130,16 @@ def pair_of_modules(seconds, passes):
     import torch
 
     class Product(torch.nn.Module):
-        """A stack times its own."""
+        """A stack times its own; keeps the last product, as _bare does."""
 
         def __init__(self, stack):
             super().__init__()
             self.weight = torch.nn.Parameter(stack)
+            self.product = None
 
         def forward(self, value):
-            return value @ self.weight
+            self.product = value @ self.weight
+            return self.product
 
     place.device(64 * MIB)
     works = []
