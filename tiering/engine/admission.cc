@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "allocator/base/check.h"
 
@@ -26,6 +27,10 @@ thread_local Admission::Turn* Admission::Turn::mine = nullptr;
 Admission::World Admission::LookLocked() {
   const World world = options_.look();
   running_ = world.running;
+  // The first look that finds it idle may come long after it was busy.
+  if (std::exchange(busy_, world.device_busy) || world.device_busy) {
+    busy_until_ns_ = options_.now_ns();
+  }
   if (world.freed != freed_) {
     freed_ = world.freed;
     freed_ns_ = options_.now_ns();
@@ -83,10 +88,12 @@ bool Admission::MayTryLocked(Turn& turn) {
 bool Admission::IsHopelessLocked(const Turn& turn, const World& world) {
   if (turn.refusals_ == 0) return false;
   const std::int64_t now = options_.now_ns();
+  if (now - turn.refused_ns_ >= options_.busy_ns) return true;
+  // Time that passed before the device was idle does not count: what left it
+  // may be what the thread lacked.
   const std::int64_t waited = now - turn.refused_ns_;
-  const std::int64_t longest =
-      world.device_busy ? options_.busy_ns : options_.running_ns;
-  if (waited >= longest) return true;
+  const std::int64_t idle = world.device_busy ? 0 : now - busy_until_ns_;
+  if (std::min(waited, idle) >= options_.running_ns) return true;
   if (turn.lack_ == Lack::kMemory) {
     const bool youngest =
         std::none_of(turns_.upper_bound(turn.ticket_), turns_.end(),
@@ -113,7 +120,7 @@ bool Admission::IsHopelessLocked(const Turn& turn, const World& world) {
   const std::int64_t patience = world.running || world.under_way
                                     ? options_.running_ns
                                     : options_.quiet_ns;
-  return now - changed_ns_ >= patience;
+  return now - std::max(changed_ns_, busy_until_ns_) >= patience;
 }
 
 void Admission::CountRefusedLocked() {

@@ -16,7 +16,8 @@
 //     changed for a while: the youngest, which has done the least;
 //   - when it lacks memory that no eviction can free (kMemory), and for a while
 //     nobody has freed any: the youngest of those;
-//   - in any case so long after its first refusal, whatever others do.
+//   - in any case so long after its first refusal, whatever others do. Of that
+//     time only what passed since the device was busy counts, up to a limit.
 //
 // The clock, the rest of the process and the device come in as functions, so
 // that all of this is tested without them.
@@ -30,6 +31,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 
 #include "allocator/base/condition.h"
@@ -151,6 +153,9 @@ class Admission {
   std::uint64_t change_ GUARDED_BY(mutex_) = 1;
   std::int64_t changed_ns_ GUARDED_BY(mutex_) = 0;
   std::uint64_t progress_ GUARDED_BY(mutex_) = 0, freed_ GUARDED_BY(mutex_) = 0;
+  bool busy_ GUARDED_BY(mutex_) = false;  // the device, at the last look
+  std::int64_t busy_until_ns_ GUARDED_BY(mutex_) =
+      std::numeric_limits<std::int64_t>::min() / 2;
   std::int64_t freed_ns_ GUARDED_BY(mutex_) = 0;  // somebody freed memory
   bool running_ GUARDED_BY(mutex_) = false;       // at the last look
 };

@@ -176,6 +176,25 @@ TEST_F(AdmissionTest, ThreadIsNotRefusedForGoodWhileKernelsKeepWhatCouldLeave) {
   EXPECT_FALSE(turn.Await()) << "nothing waits for ever";
 }
 
+// What left the device while it was busy may be what the thread lacked.
+TEST_F(AdmissionTest, TimeOfABusyDeviceDoesNotCountOnceItIsIdle) {
+  Admission::Turn turn(admission_, admission_.NewTicket());
+  device_busy_ = true;
+  Try(turn);
+  turn.AwaitChange();  // a look
+  now_ += kBusy - kRunning - 1;
+  device_busy_ = false;
+  std::thread frees([this] {
+    while (!admission_.crowded()) std::this_thread::yield();
+    ++progress_;
+  });
+  EXPECT_TRUE(turn.Await()) << "the first look that finds it idle is not late";
+  frees.join();
+  turn.Refused();
+  now_ += kRunning;
+  EXPECT_FALSE(turn.Await());
+}
+
 TEST_F(AdmissionTest, OlderTurnWaitsUntilTheTryOfAYoungerIsOver) {
   Admission::Turn old(admission_, admission_.NewTicket());
   Admission::Turn young(admission_, admission_.NewTicket());
@@ -275,14 +294,15 @@ TEST(AdmissionThreads, EverybodyIsServed) {
   constexpr int kThreads = 8, kRounds = 200, kAll = 10, kEach = 7;
   std::atomic<int> free{kAll};
   std::atomic<std::uint64_t> served{0};
-  Admission admission(
-      {.look =
-           [&] {
-             return Admission::World{true, true, false, served.load()};
-           },
-       .now_ns = &NowNs,
-       .quiet_ns = 60'000'000'000,
-       .running_ns = 60'000'000'000});
+  Admission admission({.look =
+                           [&] {
+                             return Admission::World{.others = true,
+                                                     .running = true,
+                                                     .progress = served.load()};
+                           },
+                       .now_ns = &NowNs,
+                       .quiet_ns = 60'000'000'000,
+                       .running_ns = 60'000'000'000});
   std::vector<std::thread> threads;
   std::atomic<int> hopeless{0};
   for (int t = 0; t < kThreads; ++t) {

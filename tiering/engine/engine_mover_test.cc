@@ -100,6 +100,10 @@ class EngineMoverTest : public EngineTest {
     });
   }
   std::uint64_t Restored() { return Counters().restored_handles; }
+
+  // The clock of threads that wait for room, and how often they looked at it.
+  std::atomic<std::int64_t> now_ns_{1};
+  std::atomic<long> looks_{0};
 };
 
 TEST_F(EngineMoverTest, CycleLargerThanTheDeviceReturnsWhatItMust) {
@@ -260,6 +264,48 @@ TEST_F(EngineMoverTest, HeldStreamDoesNotStopPagesOfOtherStreams) {
   cudasim_hold_streams(0);
   cudaDeviceSynchronize();
   Free(more);
+  FreeAll(layers);
+}
+
+// What could leave is used by a kernel, which ends by itself: the malloc waits
+// for longer than for threads that do nothing.
+TEST_F(EngineMoverTest, LongKernelIsWaitedForBesideAnIdleThread) {
+  Rig::Options options;
+  options.capacity = kCard;
+  options.host_budget = 256 * kMiB;
+  options.background = true;
+  options.now_ns = [this] {
+    looks_.fetch_add(1);
+    return now_ns_ += 10'000'000;
+  };
+  Open(options);
+  const auto layers = Layers(kFit);
+  cudaDeviceSynchronize();
+  const StreamId held = rig_->NewStream();
+  cudasim_hold_streams(1);
+  for (Address layer : layers) {
+    ASSERT_TRUE(
+        rig_->Operate(held, {{layer, kHandle, false}}, [] {}).has_value());
+  }
+  std::atomic<bool> ended{false};
+  std::string refused;
+  std::thread waits([&] {
+    const auto block = rig_->Malloc(kHandle);
+    if (block) {
+      Free(*block);
+    } else {
+      refused = block.error().message;
+    }
+    ended.store(true);
+  });
+  EXPECT_TRUE(Eventually([&] { return rig_->engine().IsCrowded(); }));
+  const long looks = looks_.load();
+  EXPECT_TRUE(
+      Eventually([&] { return looks_.load() > looks + 100 || ended.load(); }));
+  EXPECT_FALSE(ended.load());
+  cudasim_hold_streams(0);
+  waits.join();
+  EXPECT_EQ(refused, "");
   FreeAll(layers);
 }
 

@@ -8,6 +8,16 @@
 #include "allocator/base/planted.h"
 
 namespace stratalloc {
+namespace {
+
+template <typename Leaves>
+Bytes BytesOf(const Leaves& leaves) {
+  Bytes bytes = 0;
+  for (const Leave& leave : leaves) bytes += leave.claim.handle.bytes();
+  return bytes;
+}
+
+}  // namespace
 
 class LeaveQueue::HeldCaptures {
  public:
@@ -94,7 +104,9 @@ std::vector<Leave> LeaveQueue::TakeReady(std::size_t most, Status* failed) {
   {
     MutexLock lock(mutex_);
     looked.swap(leaves_);
+    in_hand_ += BytesOf(looked);
   }
+  const Bytes in_hand = BytesOf(looked);
   // Without the lock: a fence asks the driver.
   std::map<const Fence*, Result<bool>> done;
   std::vector<Leave> ready, rest;
@@ -119,7 +131,13 @@ std::vector<Leave> LeaveQueue::TakeReady(std::size_t most, Status* failed) {
   });
   leaves_.insert(leaves_.begin(), std::make_move_iterator(rest.begin()),
                  std::make_move_iterator(rest.end()));
+  in_hand_ -= in_hand - BytesOf(ready);
   return ready;
+}
+
+void LeaveQueue::Ended(Bytes bytes) {
+  MutexLock lock(mutex_);
+  in_hand_ -= bytes;
 }
 
 bool LeaveQueue::SomeReady() {
@@ -154,9 +172,7 @@ bool LeaveQueue::empty() {
 
 Bytes LeaveQueue::bytes() {
   MutexLock lock(mutex_);
-  Bytes bytes = 0;
-  for (const Leave& leave : leaves_) bytes += leave.claim.handle.bytes();
-  return bytes;
+  return BytesOf(leaves_) + in_hand_;
 }
 
 void LeaveQueue::Clear() {

@@ -60,13 +60,17 @@ class LeaveQueue {
                std::shared_ptr<LeaveTally> tally, Status* why) EXCLUDES(mutex_);
   // Those, in the order in which they were chosen, whose streams are done; all
   // for one `below`. A stream that stands still keeps its own handles alone.
-  // What cannot be asked is not chosen any more, and `failed` says why.
+  // What cannot be asked is not chosen any more, and `failed` says why. What is
+  // taken counts in bytes() until the caller reports its end by Ended.
   std::vector<Leave> TakeReady(std::size_t most, Status* failed)
       EXCLUDES(mutex_);
+  void Ended(Bytes bytes) EXCLUDES(mutex_);
   bool SomeReady() EXCLUDES(mutex_);
   // Waits for the streams of the first.
   Status AwaitFirst() EXCLUDES(mutex_);
   bool empty() EXCLUDES(mutex_);
+  // Of what is chosen, and of what was taken and has not ended. Never 0 in
+  // between.
   Bytes bytes() EXCLUDES(mutex_);
   void Clear() EXCLUDES(mutex_);
 
@@ -79,6 +83,7 @@ class LeaveQueue {
   const DeviceList& all_;
   Mutex mutex_{LockRank::kLeaves};
   std::deque<Leave> leaves_ GUARDED_BY(mutex_);
+  Bytes in_hand_ GUARDED_BY(mutex_) = 0;  // looked at, or taken
 };
 
 }  // namespace stratalloc

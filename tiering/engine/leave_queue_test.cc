@@ -5,8 +5,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <memory>
 #include <optional>
+#include <thread>
 #include <vector>
 
 #include "tiering/engine/leave_fixture_test.h"
@@ -67,10 +69,33 @@ TEST_F(LeaveQueueTest, TakeReadyKeepsOrderAndBound) {
   EXPECT_EQ(queue_->bytes(), 5 * kPage);
   EXPECT_TRUE(queue_->SomeReady());
   EXPECT_THAT(TakeReady(3), ElementsAre(pages[4], pages[2], pages[3]));
-  EXPECT_EQ(queue_->bytes(), 2 * kPage);
   EXPECT_THAT(TakeReady(3), ElementsAre(pages[0], pages[1]));
   EXPECT_TRUE(queue_->empty());
   EXPECT_FALSE(queue_->SomeReady());
+}
+
+// A device with a batch that begins must not look idle to a refused thread.
+TEST_F(LeaveQueueTest, TakenPagesCountUntilTheyEnded) {
+  const auto pages = Pages(3);
+  Choose(pages);
+  EXPECT_EQ(TakeReady(2).size(), 2);
+  EXPECT_EQ(queue_->bytes(), 3 * kPage);
+  queue_->Ended(2 * kPage);
+  EXPECT_EQ(queue_->bytes(), kPage);
+}
+
+TEST_F(LeaveQueueTest, BytesAreCountedWhileFencesAreAsked) {
+  const auto pages = Pages(8);
+  Choose(pages);
+  std::atomic<bool> stop{false};
+  std::atomic<int> idle{0};
+  std::thread asks([&] {
+    while (!stop.load()) idle += queue_->bytes() == 0;
+  });
+  for (int i = 0; i < 20'000; ++i) EXPECT_TRUE(TakeReady(0).empty());
+  stop.store(true);
+  asks.join();
+  EXPECT_EQ(idle.load(), 0);
 }
 
 TEST_F(LeaveQueueTest, BatchHasOneTierBelow) {

@@ -35,10 +35,13 @@ void Leaver::BeginReady() {
     const auto words = static_cast<std::size_t>(free - words_used_.begin());
     auto eviction =
         std::make_unique<Eviction>(parts_, parts_.state.WordsOf(words));
-    if (!eviction->Begin(leaves)) continue;
-    words_used_[words] = true;
     Bytes bytes = 0;
     for (const Leave& leave : leaves) bytes += leave.claim.handle.bytes();
+    if (!eviction->Begin(leaves)) {
+      queue_.Ended(bytes);
+      continue;
+    }
+    words_used_[words] = true;
     batches_.push_back({std::move(eviction), words, bytes});
   }
   Publish();
@@ -47,8 +50,9 @@ void Leaver::BeginReady() {
 void Leaver::EndFirst() {
   Batch batch = std::move(batches_.front());
   batches_.pop_front();
-  freed_ += batch.eviction->End();
+  freed_.fetch_add(batch.eviction->End());
   words_used_[batch.words] = false;
+  queue_.Ended(batch.bytes);
   Publish();
 }
 
@@ -64,14 +68,7 @@ void Leaver::Stop() {
 void Leaver::Publish() {
   MutexLock lock(mutex_);
   first_done_ = batches_.empty() ? nullptr : batches_.front().eviction->done();
-  on_their_way_ = 0;
-  for (const Batch& batch : batches_) on_their_way_ += batch.bytes;
-}
-
-Bytes Leaver::Pending() {
-  const Bytes chosen = queue_.bytes();
-  MutexLock lock(mutex_);
-  return chosen + on_their_way_;
+  some_on_their_way_ = !batches_.empty();
 }
 
 bool Leaver::IsLeaving(HandleRef handle) const {
@@ -86,7 +83,7 @@ bool Leaver::Await(std::int64_t most_ns) {
   {
     MutexLock lock(mutex_);
     first = first_done_;
-    some = on_their_way_ > 0;
+    some = some_on_their_way_;
   }
   if (some) {
     // An error is the batch's, which asks again.

@@ -55,15 +55,21 @@ bool Engine::MoveAhead() {
 }
 
 bool Engine::MoveAheadOn(TieredDevice& state) {
-  MutexLock arbiter(arbiter_);
-  if (!CheckOn()) return false;
-  Leaver& leaver = LeaverOf(state);
-  const Bytes before = leaver.freed();
-  bool moved = LeaveByPlanLocked(state);
-  leaver.Step();
-  moved |= FetchAhead(state);
-  moved |= leaver.freed() != before;
-  return moved || !leaver.idle();
+  bool freed = false, more = false;
+  {
+    MutexLock arbiter(arbiter_);
+    if (!CheckOn()) return false;
+    Leaver& leaver = LeaverOf(state);
+    const Bytes before = leaver.freed();
+    more = LeaveByPlanLocked(state);
+    leaver.Step();
+    more |= FetchAhead(state);
+    freed = leaver.freed() != before;
+    more |= freed || !leaver.idle();
+  }
+  // Threads that were refused may try again.
+  if (freed && admission_.crowded()) admission_.NoteChange();
+  return more;
 }
 
 bool Engine::LeaveByPlanLocked(TieredDevice& state) {

@@ -35,9 +35,11 @@ Admission::World Engine::LookAround() {
   }
   for (const TieredDevice* state : movers_) {
     world.freed += static_cast<std::uint64_t>(state->allocator->FreedCount());
-    world.device_busy |=
-        !leavers_[static_cast<std::size_t>(state->allocator->device().index())]
-             ->idle();
+    Leaver& leaver =
+        *leavers_[static_cast<std::size_t>(state->allocator->device().index())];
+    // Asked first: what was pending before has come free, or is still pending.
+    world.device_busy |= !leaver.idle();
+    world.progress += leaver.freed();
   }
   world.progress += world.freed;
   return world;

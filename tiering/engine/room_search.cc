@@ -32,6 +32,7 @@ constexpr char kStandsStill[] =
 // Ticks until a relief that found nothing cold looks again, if nothing it saw
 // will be cold sooner: milliseconds, where a look takes some 20 us.
 constexpr std::uint32_t kLookAgainAfter = 1 << 13;
+constexpr Bytes kFarthest = 64;
 
 // What an eviction may choose from: candidate i is handles[i].
 struct Victims {
@@ -110,6 +111,7 @@ class Engine::RoomSearch {
   bool AwaitRest(Bytes pending) REQUIRES(engine_.arbiter_);
   void Await() REQUIRES(engine_.arbiter_) {
     stands_still_ = !engine_.AwaitLocked(leaver_);
+    if (stands_still_) reach_ = std::min(2 * reach_, kFarthest);
   }
   void Choose(const std::vector<HandleRef>& victims) REQUIRES(engine_.arbiter_);
   // Those that leave next. False, with a refusal, if that is not known.
@@ -129,6 +131,9 @@ class Engine::RoomSearch {
   bool chose_ = false;
   Bytes at_choice_ = 0;  // what had come free when some were chosen last
   bool stands_still_ = false;
+  // So many times what is missing is chosen: more each time that it stands
+  // still, or a search would wait for every page of one stream in turn.
+  Bytes reach_ = 1;
   bool drained_ = false;
 };
 
@@ -170,7 +175,9 @@ bool Engine::RoomSearch::GoOn(Bytes target) {
   const bool refused = chose_ && pending == 0 && leaver_.freed() == at_choice_;
   if (refused && !why_.empty()) return false;
   std::vector<HandleRef> victims;
-  if (!FindVictims(target - freed() - expected, &victims)) return false;
+  if (!FindVictims((target - freed() - expected) * reach_, &victims)) {
+    return false;
+  }
   if (victims.empty()) return AwaitRest(pending);
   Choose(victims);
   return true;
