@@ -30,6 +30,13 @@ enum class Plant {
   kUsedSince,     // a page leaves though it was used since it was chosen
   kUnsettledEnd,  // an eviction ends while its copies are still being made
   kSharedFence,   // all pages of a choice wait for the streams of its first
+  kUnorderedArrival,  // no stream waits for the copy of a page that arrives
+  kEarlyArrival,      // a page is resident before its copy is complete
+  kIgnoredPin,        // an eviction takes pages that operators use
+  kFirstStream,       // a fence has the event of the first stream alone
+  kReusedStaging,     // a staging buffer is written while a copy reads it
+  kEarlyBuffer,       // a host buffer is given up while a copy reads it
+  kUndrainedResume,   // a thread resumes before its pages have arrived
 };
 inline Plant planted_bug = Plant::kNone;
 
@@ -64,6 +71,20 @@ inline bool PlantBug(const char* name) {
     planted_bug = Plant::kUnsettledEnd;
   } else if (std::strcmp(name, "shared_fence") == 0) {
     planted_bug = Plant::kSharedFence;
+  } else if (std::strcmp(name, "unordered_arrival") == 0) {
+    planted_bug = Plant::kUnorderedArrival;
+  } else if (std::strcmp(name, "early_arrival") == 0) {
+    planted_bug = Plant::kEarlyArrival;
+  } else if (std::strcmp(name, "ignored_pin") == 0) {
+    planted_bug = Plant::kIgnoredPin;
+  } else if (std::strcmp(name, "first_stream") == 0) {
+    planted_bug = Plant::kFirstStream;
+  } else if (std::strcmp(name, "reused_staging") == 0) {
+    planted_bug = Plant::kReusedStaging;
+  } else if (std::strcmp(name, "early_buffer") == 0) {
+    planted_bug = Plant::kEarlyBuffer;
+  } else if (std::strcmp(name, "undrained_resume") == 0) {
+    planted_bug = Plant::kUndrainedResume;
   } else {
     return false;
   }

@@ -49,10 +49,14 @@ void Residency::MoveCharges(HandleRef handle, TierId from, TierId to,
 
 namespace {
 
+bool IsPinned(const HandleEntry& entry) {
+  return entry.pins.load() != 0 && !STRATALLOC_PLANTED(kIgnoredPin);
+}
+
 // Pins and pools may change at any time.
 bool MayLeave(const HandleEntry& entry) {
   return entry.state.load() == HandleState::kResident && entry.live != 0 &&
-         !entry.stays.load() && entry.pins.load() == 0;
+         !entry.stays.load() && !IsPinned(entry);
 }
 
 bool WasUsedSince(const HandleEntry& entry) {
@@ -68,7 +72,7 @@ std::optional<Claim> Residency::Choose(HandleRef handle) {
   if (!MayLeave(entry)) return std::nullopt;
   entry.Claim();
   // A pin that came in between may have noted its use before.
-  if (entry.pins.load(std::memory_order_seq_cst) != 0) return std::nullopt;
+  if (IsPinned(entry)) return std::nullopt;
   return Claim{handle, ++entry.claim, entry.used_streams.load()};
 }
 
@@ -79,7 +83,7 @@ bool Residency::Mark(const Claim& claim) {
   if (!MayLeave(entry) || entry.claim != claim.number) return false;
   entry.state.store(HandleState::kLeaving, std::memory_order_seq_cst);
   // The pin first: what an operator noted is there before its pin goes.
-  if (entry.pins.load(std::memory_order_seq_cst) != 0 || WasUsedSince(entry)) {
+  if (IsPinned(entry) || WasUsedSince(entry)) {
     entry.state.store(HandleState::kResident, std::memory_order_seq_cst);
     return false;
   }
@@ -90,7 +94,7 @@ bool Residency::Mark(const Claim& claim) {
 
 bool Residency::BeginEvict(Departure* departure, std::uint64_t users) {
   HandleEntry& entry = departure->handle.entry();
-  if (entry.pins.load(std::memory_order_seq_cst) != 0 || WasUsedSince(entry) ||
+  if (IsPinned(entry) || WasUsedSince(entry) ||
       (entry.used_streams.load() & ~users) != 0) {
     return false;
   }
@@ -251,6 +255,7 @@ Result<bool> Residency::Await(HandleRef handle, StreamId stream) {
   for (const Arrival& arrival : arrivals_) {
     if (std::find(arrival.handles.begin(), arrival.handles.end(), handle) !=
         arrival.handles.end()) {
+      if (STRATALLOC_PLANTED(kUnorderedArrival)) return true;
       STRATALLOC_RETURN_IF_ERROR(
           p_.device.StreamWaitEvent(stream, arrival.event));
       return true;
@@ -262,7 +267,7 @@ Result<bool> Residency::Await(HandleRef handle, StreamId stream) {
 void Residency::Settle() {
   while (!arrivals_.empty()) {
     const Result<bool> done = p_.device.IsEventDone(arrivals_.front().event);
-    if (!done || !*done) return;
+    if ((!done || !*done) && !STRATALLOC_PLANTED(kEarlyArrival)) return;
     EndFirstArrival();
   }
 }

@@ -49,6 +49,7 @@ Result<std::shared_ptr<const Fence>> Fence::Record(const DeviceList& all,
   for (int bit = 0; bit < StreamTable::kOverflowBit; ++bit) {
     if ((streams >> bit & 1) == 0) continue;
     STRATALLOC_RETURN_IF_ERROR(fence->RecordOn(device.streams().StreamOf(bit)));
+    if (STRATALLOC_PLANTED(kFirstStream)) break;
   }
   return fence;
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "allocator/base/check.h"
+#include "allocator/base/planted.h"
 #include "allocator/events/move_events.h"
 #include "tiering/policy/victims.h"
 
@@ -313,7 +314,8 @@ Status LowerCopies::GiveUpHost(LowerCopy& copy) {
   if (written && !copy.disk) {
     STRATALLOC_RETURN_IF_ERROR(WriteToDisk(copy, copy.host.data));
   }
-  if (copy.handle.state() == HandleState::kCopyingIn) {
+  if (copy.handle.state() == HandleState::kCopyingIn &&
+      !STRATALLOC_PLANTED(kEarlyBuffer)) {
     STRATALLOC_RETURN_IF_ERROR(copy.device->DrainArrivals());
   }
   copy.device->NoteHostCopyGone(
@@ -407,8 +409,10 @@ Result<void*> LowerCopies::TakeStaging() {
   staging_next_ ^= 1;
   StagingUse& use = staging_use_[staging_next_];
   if (use.event != kNoEvent) {
-    STRATALLOC_RETURN_IF_ERROR(
-        use.device->device().SynchronizeEvent(use.event));
+    if (!STRATALLOC_PLANTED(kReusedStaging)) {
+      STRATALLOC_RETURN_IF_ERROR(
+          use.device->device().SynchronizeEvent(use.event));
+    }
     use.device->PutEvent(std::exchange(use.event, kNoEvent));
   }
   return staging_[staging_next_].data;

@@ -89,6 +89,7 @@ Status Engine::ResumeLocked(OperatorThread& thread) {
         RestoreBatchLocked(*state, away, Room::kEvict, {}, /*planned=*/false));
     // The operator goes on in the middle: no event can be put in front of what
     // it launches next on streams of its own.
+    if (STRATALLOC_PLANTED(kUndrainedResume)) continue;
     STRATALLOC_RETURN_IF_ERROR(device.DrainArrivals());
   }
   return {};
