@@ -20,8 +20,6 @@ _RULE_NUMBERS = re.compile(
 _RULES_OF_DESIGN = "Residency rules"
 _LOCKS_OF_DESIGN = "Lock order"
 _LOCK_RANKS = "allocator/base/lock_ranks.h"
-_HANDLE_TABLE = "allocator/memory/handle_table.h"
-_STATE_TABLE = "allocator/RESIDENCY.md"
 
 # What a README says is ours: a file, or a name in the manner of C++ or of a
 # member, perhaps with its class and (). Words of one hump may be English.
@@ -181,29 +179,3 @@ def lock_order(tree: Tree) -> Iterator[str]:
         )
     if len(set(both)) < len(both):
         yield f"DESIGN.md: a rank twice under {_LOCKS_OF_DESIGN!r}"
-
-
-def handle_states(tree: Tree) -> Iterator[str]:
-    """The table of a handle's residency has a row for every state."""
-    states: list[str] = []
-    for file in tree.files((_HANDLE_TABLE,)):
-        body = re.search(r"enum class HandleState\b[^{]*\{([^}]*)\}", file.code)
-        states = re.findall(r"\b(k\w+)\s*=\s*\d+", body[1]) if body else []
-    rows: list[str] = []
-    for file in tree.files((_STATE_TABLE,)):
-        for number, line in enumerate(file.text.splitlines(), 1):
-            if not line.startswith("|"):
-                continue
-            rows += re.findall(r"\bk[A-Z]\w*", line.split("|")[1])
-            for name in re.findall(r"\bk[A-Z]\w*", line):
-                if name not in states:
-                    yield (
-                        f"{file.path}:{number}: {name}; {_HANDLE_TABLE} has "
-                        "no such state"
-                    )
-    for state in states:
-        if rows.count(state) != 1:
-            yield (
-                f"{_STATE_TABLE}: {rows.count(state)} rows for {state}; say "
-                "once what each event does in it"
-            )

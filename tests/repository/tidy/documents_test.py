@@ -102,33 +102,6 @@ class DocumentsTest(RuleCase):
             with self.subTest(start):
                 self._expect("lock_order", start, {"DESIGN.md": text})
 
-    def test_handle_states(self):
-        header = "allocator/memory/handle_table.h"
-        table = "allocator/RESIDENCY.md"
-        first = "| kAway (or not) | → kHere, in the end |\n"
-        files = {
-            "allocator/memory/BUILD.bazel": f"# {SPDX}"
-            'cc_library(name = "table", hdrs = ["handle_table.h"])\n',
-            header: self._header("enum class HandleState : int {\n"
-                                 "  kHere = 0,  // not kThere = 1\n"
-                                 "  kAway = 2,\n};\nenum class X { kX = 1 };"),
-            table: "kGone\n\n| state | event |\n|---|---|\n" + first
-            + "| kHere | – |\n",
-        }
-        self.assertEqual(self._complaints(files), {})
-        for text, start in (
-            (files[table].replace(first, ""), ": 0 rows for kAway"),
-            (files[table] + first, ": 2 rows for kAway"),
-            (files[table].replace("→ kHere", "→ kGone"), ":5: kGone; "),
-            (files[table] + "| kGone | – |\n", ":7: kGone; "),
-        ):
-            with self.subTest(text):
-                self._expect("handle_states", table + start,
-                             {**files, table: text})
-        self._expect("handle_states", f"{table}: 0 rows for kMoving",
-                     {**files, header: files[header].replace(
-                         "};\nenum", "  kMoving = 3,\n};\nenum")})
-
     def test_a_rank_of_which_the_design_says_nothing(self):
         path = "allocator/base/lock_ranks.h"
         self._expect(

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from tests.repository.tidy import build_files
 from tests.repository.tidy.documents import (
     broken_links,
-    handle_states,
     lock_order,
     unknown_names,
     unknown_rules,
@@ -35,6 +34,7 @@ from tests.repository.tidy.includes import (
     upward_layers,
 )
 from tests.repository.tidy.rooms import room_of
+from tests.repository.tidy.state_table import handle_states, state_tests
 from tests.repository.tidy.tree import CPP, SOURCES, Tree
 from tests.repository.tidy.wording import wording
 
@@ -201,6 +201,7 @@ ALL = (
     broken_links,
     lock_order,
     handle_states,
+    state_tests,
     import_cycles,
     newer_syntax,
     uncached_long_tests,
