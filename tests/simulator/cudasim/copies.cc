@@ -80,19 +80,29 @@ void FillRows(char* to, const FillRequest& request) {
 
 // Of the rows' bytes, to see whether they changed.
 uint64_t Fingerprint(const char* from, const Endpoint& end) {
+  constexpr uint64_t kPrime = 0x9E3779B97F4A7C15u;
+  constexpr uint64_t kLanes = 8;
+  // Lanes: a word waits for the multiplication of one eight words before.
+  uint64_t lanes[kLanes] = {};
   uint64_t hash = end.width;
   for (uint64_t row = 0; row < end.height; ++row) {
     const char* const start = from + row * end.pitch;
     uint64_t at = 0;
-    for (; at + 8 <= end.width; at += 8) {
-      uint64_t word = 0;
-      std::memcpy(&word, start + at, 8);
-      hash = (hash ^ word) * 0x9E3779B97F4A7C15u;
-      hash ^= hash >> 32;
+    for (; at + 8 * kLanes <= end.width; at += 8 * kLanes) {
+      uint64_t words[kLanes];
+      std::memcpy(words, start + at, sizeof words);
+      for (uint64_t i = 0; i < kLanes; ++i) {
+        const uint64_t mixed = (lanes[i] ^ words[i]) * kPrime;
+        lanes[i] = mixed ^ mixed >> 32;
+      }
     }
     for (; at < end.width; ++at) {
       hash = (hash ^ static_cast<unsigned char>(start[at])) * 0x100000001B3u;
     }
+  }
+  for (const uint64_t lane : lanes) {
+    hash = (hash ^ lane) * kPrime;
+    hash ^= hash >> 32;
   }
   return hash;
 }

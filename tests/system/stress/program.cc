@@ -48,6 +48,8 @@ void Add(Tally& to, const EngineCounters& from) {
   to.planned += from.planned_handles;
   to.clean_drops += from.clean_drops;
   to.waited += from.stalls;
+  to.evicted_bytes += from.evicted_bytes;
+  to.restored_bytes += from.restored_bytes;
   to.to_disk_bytes += from.to_disk_bytes;
   to.from_disk_bytes += from.from_disk_bytes;
 }

@@ -5,7 +5,8 @@
 // A program makes one or two tiny devices, runs up to 200 steps on them, frees
 // all it allocated and asks every room for its invariants, the simulator for
 // violations and leaks, and a shadow of every block for its bytes.
-//// The simulator must have two devices (CUDASIM_DEVICES).
+//
+// The simulator must have two devices (CUDASIM_DEVICES).
 //
 // Thread-safety: one program at a time in a process.
 #ifndef STRATALLOC_TESTS_SYSTEM_STRESS_PROGRAM_H_
@@ -35,6 +36,7 @@ struct Tally {
   std::uint64_t roomy = 0, outermost = 0, nested = 0, inside = 0;
   std::uint64_t blocked = 0, met = 0, waited = 0, ousted = 0;
   std::uint64_t lists = 0, slices = 0, halved = 0, refused_lists = 0;
+  std::uint64_t evicted_bytes = 0, restored_bytes = 0;
   std::uint64_t to_disk_bytes = 0, from_disk_bytes = 0;
 };
 
