@@ -21,6 +21,7 @@ import sys
 
 from tests.system.speed import curve
 from tests.system.speed import inference
+from tests.system.speed import llama
 from tests.system.speed import offload
 from tests.system.speed import plans
 from tests.system.speed import rows
@@ -66,6 +67,11 @@ def _inference(plan):
             yield (f"{multiple:g}x", inference.measure, (multiple, ratio))
 
 
+def _llama(plan):
+    for name, card, tokens in plan.llamas:
+        yield f"{name}, {tokens} tokens", llama.measure, (name, card, tokens)
+
+
 def _training(plan):
     for optimizer in plan.optimizers:
         for multiple in plan.training_multiples:
@@ -88,8 +94,9 @@ def _curve(plan):
         yield f"{percent} %", curve.measure, (percent,)
 
 
-_SECTIONS = {"inference": _inference, "training": _training,
-             "offload": _offload, "serving": _serving, "curve": _curve}
+_SECTIONS = {"inference": _inference, "llama": _llama,
+             "training": _training, "offload": _offload,
+             "serving": _serving, "curve": _curve}
 
 
 def _arguments(argv):
@@ -115,6 +122,8 @@ def _arguments(argv):
                         help="compute time as a multiple of the bus time")
     parser.add_argument("--optimizers", nargs="+", metavar="NAME",
                         choices=list(training.jobs.OPTIMIZERS))
+    parser.add_argument("--llamas", nargs="+", metavar="NAME",
+                        choices=list(llama.SHAPES))
     parser.add_argument("--warm-up", type=int, help="passes before (12)")
     parser.add_argument("--measured", type=int, help="passes measured (4)")
     parser.add_argument("--json", metavar="FILE", help="- is stdout")
@@ -131,6 +140,8 @@ def _arguments(argv):
              "multiples": args.multiples,
              "training_multiples": args.multiples,
              "offload_multiples": args.multiples, "ratios": args.ratios,
+             "llamas": args.llamas and tuple(
+                 one for one in plan.llamas if one[0] in args.llamas),
              "training_ratios": args.ratios, "optimizers": args.optimizers,
              "warm_up": args.warm_up, "training_warm_up": args.warm_up,
              "measured": args.measured}

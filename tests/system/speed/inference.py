@@ -20,10 +20,11 @@ WAIT_GOAL = 2.  # times the bus time of what the operator reads
 _ROOM = 8 * sizing.GIB
 
 
-def native(stack):
+def native(stack, waiting=1):
     """The same passes where everything fits, under PyTorch's allocator."""
     return zygote.run(jobs.inference, stack,
-                      jobs.Where(2 * stack.bytes + _ROOM, "native"), 2, 2, 1)
+                      jobs.Where(2 * stack.bytes + _ROOM, "native"), 2, 2,
+                      waiting)
 
 
 def measure(plan, multiple, ratio):

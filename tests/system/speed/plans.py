@@ -26,6 +26,10 @@ class Plan:
     training_multiples: tuple = (1.05, 1.5, 2., 3.)
     training_ratios: tuple = (1.,)
     optimizers: tuple = tuple(jobs.OPTIMIZERS)
+    # Name of llama.SHAPES, bytes of the card, tokens.
+    llamas: tuple = (("7B", 8 * sizing.GIB, 32), ("7B", 8 * sizing.GIB, 512),
+                     ("70B", 24 * sizing.GIB, 32),
+                     ("70B", 24 * sizing.GIB, 512))
     offload_multiples: tuple = (1.5,)
     curve_model: int = 4 * sizing.GIB
     requests: int = 64
@@ -48,5 +52,6 @@ def quick(plan):
     """The same on a small card with fewer jobs and small layers."""
     return dataclasses.replace(
         plan, card=sizing.GIB, width=2048, multiples=(1.25, 2.), ratios=(1.,),
-        training_multiples=(1.5,), curve_model=sizing.GIB, optimizers=("SGD", "AdamW fused"),
-        warm_up=6, training_warm_up=3, measured=2)
+        training_multiples=(1.5,), curve_model=sizing.GIB,
+        optimizers=("SGD", "AdamW fused"),
+        llamas=(("small", 128 * sizing.MIB, 32),), warm_up=6, training_warm_up=3, measured=2)

@@ -10,6 +10,7 @@ import pytest
 from tests.system.e2e import running
 from tests.system.speed import curve
 from tests.system.speed import curve_picture
+from tests.system.speed import llama
 from tests.system.speed import rows
 from tests.system.speed import sizing
 from tests.system.speed import waits
@@ -72,6 +73,22 @@ def test_training_moves_state_both_ways():
             assert job[way]["value"] > 0
         assert job["time"]["value"] >= job["time"]["baseline"]
         assert job["time"]["goal"] is None
+
+
+def test_llama_moves_at_least_what_does_not_fit():
+    _, jobs = _measured("llama", "--quick")
+    assert len(jobs) == bool(importlib.util.find_spec("transformers"))
+    for job in jobs.values():
+        row = job["time"]
+        assert row["model_bytes"] > row["card_bytes"] == 128 << 20
+        assert job["in"]["baseline"] == row["model_bytes"] - row["capacity"]
+        assert job["in"]["ratio"] >= 1
+        assert row["value"] >= row["baseline"]
+
+
+@pytest.mark.parametrize("name, billions", [("7B", 6.738), ("70B", 68.976)])
+def test_llama_has_the_published_number_of_parameters(name, billions):
+    assert llama.SHAPES[name].bytes / 2e9 == pytest.approx(billions, abs=1e-3)
 
 
 def test_other_means_move_the_whole_model():
