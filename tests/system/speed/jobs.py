@@ -150,6 +150,39 @@ def training(stack, where, optimizer, warm_up, measured, waiting=0):
     return _result(passes, before, noted)
 
 
+def recorded(stack, where, optimizer, cycles=3):
+    """A trace of such steps (tests/system/planner), on a device with room.
+
+    Times are those of kernels alone: no call, no wait, no copy.
+    """
+    import torch
+
+    from tests.system.planner import record
+
+    where.enter()
+    driver = clock.driver()
+
+    def now():
+        torch.cuda.synchronize()
+        return int(driver.cudasim_virtual_total(b"compute_busy_ns"))
+
+    model, x = stack.build(), stack.input()
+    stepper = OPTIMIZERS[optimizer](torch, model.parameters())
+    recorder = record.Recorder(torch, now)
+    recorder.add(model)
+    with recorder.recorder_mode:
+        for _ in range(cycles):
+            loss = model(x).sum()
+            with recorder.backward():
+                loss.backward()
+            del loss
+            with recorder.step(stepper):
+                stepper.step()
+            stepper.zero_grad()
+            recorder.cycle()
+    return recorder.text(optimizer.replace(" ", "-"))
+
+
 def _result(passes, pinned_before, noted):
     import torch
 

@@ -54,4 +54,5 @@ def quick(plan):
         plan, card=sizing.GIB, width=2048, multiples=(1.25, 2.), ratios=(1.,),
         training_multiples=(1.5,), curve_model=sizing.GIB,
         optimizers=("SGD", "AdamW fused"),
-        llamas=(("small", 128 * sizing.MIB, 32),), warm_up=6, training_warm_up=3, measured=2)
+        llamas=(("small", 128 * sizing.MIB, 32),), warm_up=6,
+        training_warm_up=3, measured=2)

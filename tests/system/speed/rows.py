@@ -15,6 +15,7 @@ import json
 
 _KEYS = ("name", "value", "unit", "baseline", "baseline_name", "ratio", "goal",
          "pass")
+_SHARES = ("time", "time by windows")  # figures shown with their share
 _WAITS = ("operator", "malloc")  # figures of the program's thread
 
 
@@ -65,7 +66,7 @@ def cell(row):
     figure, ratio = row["figure"], row["ratio"]
     if row["value"] is None:
         return "?"
-    if figure == "time" and ratio:
+    if figure in _SHARES and ratio:
         return f"{row['value']:.1f} ({1 / ratio:.2f})"
     if ratio is not None and _is_multiple(row):
         return f"{ratio:.2f}x"
@@ -81,12 +82,13 @@ def _is_multiple(row):
 
 def _heading(row):
     figure, ratio = row["figure"], row["ratio"]
-    if figure == "time":
-        return "ms (share)"
+    if figure in _SHARES:
+        return figure.replace("time", "ms", 1) + " (share)"
     if ratio is None or not _is_multiple(row):
         unit = "GiB" if row["unit"] == "bytes" else row["unit"]
         return f"{figure}, {unit}"
-    return f"{figure}/least" if row["unit"] == "bytes" else figure
+    return (f"{figure}/least" if row["unit"] == "bytes" and "/" not in figure
+            else figure)
 
 
 def table(found, before=None):

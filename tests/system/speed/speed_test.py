@@ -73,6 +73,14 @@ def test_training_moves_state_both_ways():
             assert job[way]["value"] > 0
         assert job["time"]["value"] >= job["time"]["baseline"]
         assert job["time"]["goal"] is None
+        # No step beats its bound, and the naive one is no more than a step.
+        windows = job["bound by windows"]["value"]
+        assert job["time by windows"]["baseline"] == windows
+        assert windows <= job["time"]["value"]
+        assert windows >= job["compute"]["value"] * .95
+        for figure in ("in/optimum", "in/(state - C)"):
+            assert job[figure]["value"] == job["in"]["value"]
+            assert 0 < job[figure]["baseline"]
 
 
 def test_llama_moves_at_least_what_does_not_fit():
@@ -123,11 +131,11 @@ def test_picture_of_the_curve_is_that_of_its_rows():
         curve_picture.draw([])
 
 
-@pytest.mark.parametrize("name", ["before", "now"])
-def test_results_are_rows(name):
+@pytest.mark.parametrize("name, more", [("before", set()), ("now", {"llama"})])
+def test_results_are_rows(name, more):
     found = rows.read(os.path.join(_HERE, "results", f"{name}.json")).values()
     assert {row["group"] for row in found} == {
-        "inference", "training", "offload", "serving"}
+        "inference", "training", "offload", "serving"} | more
     assert all(_KEYS <= set(row) and not row["faults"] for row in found)
 
 
