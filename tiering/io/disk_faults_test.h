@@ -3,13 +3,15 @@
 // (DiskTier::Options::wrap_io). All transfers are made; of some the tier hears
 // something else, as of a disk that is full or that has rotten.
 //
-// Thread-safety: FailWrites and FlipReads from any thread.
+// Thread-safety: FailWrites, FlipReads and AnswerLate from any thread;
+// WaitBeforeLateAnswers before there are transfers.
 // Lifetime: longer than the tiers that it was given to.
 #ifndef STRATALLOC_TIERING_IO_DISK_FAULTS_TEST_H_
 #define STRATALLOC_TIERING_IO_DISK_FAULTS_TEST_H_
 
 #include <atomic>
 #include <cerrno>
+#include <functional>
 #include <memory>
 #include <utility>
 
@@ -23,6 +25,13 @@ class DiskFaults {
   void FailWrites(int count) { failing_writes_.store(count); }
   // Of the next `count` chunks that are read one bit has changed.
   void FlipReads(int count) { flipped_reads_.store(count); }
+
+  // The next `count` chunks stand still until `wait` returns, which this calls
+  // on the thread that waits for them.
+  void AnswerLate(int count) { late_answers_.store(count); }
+  void WaitBeforeLateAnswers(std::function<void()> wait) {
+    wait_ = std::move(wait);
+  }
 
   WrapIo Wrap() {
     return [this](std::unique_ptr<BlockIo> io) {
@@ -44,6 +53,7 @@ class DiskFaults {
     }
     void Flush() override { io_->Flush(); }
     int Finish() override {
+      if (faults_.wait_ && Takes(faults_.late_answers_)) faults_.wait_();
       const int error = io_->Finish();
       const IoRequest* const moved = std::exchange(payload_, nullptr);
       if (error != 0 || moved == nullptr) return error;
@@ -67,7 +77,8 @@ class DiskFaults {
     const IoRequest* payload_ = nullptr;
   };
 
-  std::atomic<int> failing_writes_{0}, flipped_reads_{0};
+  std::atomic<int> failing_writes_{0}, flipped_reads_{0}, late_answers_{0};
+  std::function<void()> wait_;
 };
 
 }  // namespace stratalloc

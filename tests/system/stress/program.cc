@@ -2,6 +2,7 @@
 #include "tests/system/stress/program.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <thread>
 #include <vector>
@@ -11,6 +12,13 @@
 
 namespace stratalloc {
 namespace {
+
+// So many programs have one with steps of the system.
+constexpr std::uint64_t kSystemEvery = 4;
+// A late answer of the disk comes when another thread's operator has returned,
+// or after this.
+constexpr int kMostPolls = 100;
+constexpr std::chrono::microseconds kPoll{20};
 
 void Add(Tally& to, const Tally& from) {
   to.steps += from.steps;
@@ -30,6 +38,9 @@ void Add(Tally& to, const Tally& from) {
   to.into_bins += from.into_bins;
   to.gone_back += from.gone_back;
   to.handed += from.handed;
+  to.captures += from.captures;
+  to.forks += from.forks;
+  to.late += from.late;
   to.outermost += from.outermost;
   to.nested += from.nested;
   to.inside += from.inside;
@@ -197,6 +208,15 @@ std::string RunProgram(const ProgramOptions& options, Tally* tally) {
   world.background = rig_options.background;
   world.disk = rig_options.disk_budget > 0;
   world.corruption = world.disk && below(10) == 0;
+  // Drawn from the seed alone, so that the other programs are what they were.
+  world.has_system_steps =
+      options.seed % kSystemEvery == 0 && !roomy && !world.faulty;
+  rig.disk_faults().WaitBeforeLateAnswers([&world] {
+    const std::uint64_t seen = world.left;
+    for (int i = 0; i < kMostPolls && world.left == seen; ++i) {
+      std::this_thread::sleep_for(kPoll);
+    }
+  });
   for (std::uint64_t i = 2 + below(4); i > 0; --i) {
     world.sizes.push_back(below(3) == 0 ? kMiB + below(3 * kMiB)
                                         : 1 + below(kMiB));

@@ -33,6 +33,7 @@ struct Tally {
   std::uint64_t faults = 0, poisoned = 0, verified = 0;
   std::uint64_t from_bins = 0, into_bins = 0, pools = 0, gone_back = 0;
   std::uint64_t handed = 0;
+  std::uint64_t captures = 0, forks = 0, late = 0;
   std::uint64_t roomy = 0, outermost = 0, nested = 0, inside = 0;
   std::uint64_t blocked = 0, met = 0, waited = 0, ousted = 0;
   std::uint64_t lists = 0, slices = 0, halved = 0, refused_lists = 0;

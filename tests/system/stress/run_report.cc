@@ -66,7 +66,9 @@ void Print(const Tally& t) {
                 (unsigned long long)figures.struck,
                 (unsigned long long)figures.planned);
   }
-  std::printf("\n");
+  std::printf("\n  %llu graphs captured, %llu forks, %llu times a late disk\n",
+              (unsigned long long)t.captures, (unsigned long long)t.forks,
+              (unsigned long long)t.late);
 }
 
 }  // namespace

@@ -94,6 +94,7 @@ int Main(int argc, char** argv) {
     if (!wrong.empty()) {
       std::printf("stress: seed %llu is wrong:\n%s",
                   (unsigned long long)options.seed, wrong.c_str());
+      std::fflush(stdout);
       if (!keeps_going) return 1;
     }
     report.Add(options.seed, wrong);

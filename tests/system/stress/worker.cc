@@ -29,6 +29,9 @@ Worker::Worker(World& world, std::size_t place, std::uint64_t seed)
     events_.emplace_back();
     cuEventCreate(&events_.back(), CU_EVENT_DISABLE_TIMING);
   }
+  if (!world_.has_system_steps) return;
+  UseDevice(place_);
+  captured_ = world_.rig->NewStream();
 }
 
 Worker::~Worker() {
@@ -40,6 +43,7 @@ void Worker::Run(int steps) {
     ++tally_.steps;
     UseDevice(place_);
     if (world_.faulty && Chance(8)) StepFault();
+    if (world_.has_system_steps && Chance(6)) StepSystem();
     Step();
     if (faulty_ > 0 && --faulty_ == 0) world_.faults.Clear();
   }

@@ -106,6 +106,17 @@ class Worker {
   void StepList();
   std::size_t RunSlice(List& list, std::size_t first, std::size_t count);
 
+  // system_steps.cc
+  void StepSystem();
+  void StepFork();
+  void StepCapture();
+  void Capture(PoolId pool, const std::vector<Shadow*>& reads,
+               const std::vector<Access>& accesses);
+  // The captured operator's kernel, which runs when the graph does.
+  void NoteReads(const std::vector<Shadow*>& reads,
+                 const std::vector<Access>& accesses);
+  void Replay(cudaGraph_t graph, const std::vector<Shadow*>& reads);
+
   // pool_steps.cc
   void StepPool();
   void AllocateInPool();
@@ -130,8 +141,9 @@ class Worker {
   std::mt19937_64 random_;
   std::vector<std::unique_ptr<Shadow>> blocks_;
   Tally tally_;
-  std::vector<CUevent> events_;  // by place
-  PoolId pool_;                  // none before the first StepPool
+  std::vector<CUevent> events_;         // by place
+  StreamId captured_ = kDefaultStream;  // used by captures alone
+  PoolId pool_;                         // none before the first StepPool
   bool lends_ = false;
   bool routed_ = false;  // what is allocated now lies in `pool_`
   std::optional<Checkpoint> checkpoint_;

@@ -45,6 +45,8 @@ struct World {
   bool corruption =
       false;            // what is read from the disk has rotten now and then
   bool faulty = false;  // makes driver calls fail now and then
+  // Captures graphs, forks, and has a disk that answers late.
+  bool has_system_steps = false;
   // Nothing fails, the host holds everything, and between two operators nobody
   // has transient blocks: what fits on a device beside those of the others'
   // operators is never refused, however many wait.
