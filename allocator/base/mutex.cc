@@ -61,8 +61,9 @@ void Mutex::Wake() {
 
 namespace stratalloc {
 namespace {
-// What this thread holds, in order. 16 is far above the ten ranks there are.
-thread_local const Mutex* held[16];
+// What this thread holds, in order: a lock of each rank, and the arbiters of
+// all devices when tiering is switched off.
+thread_local const Mutex* held[48];
 thread_local int held_count = 0;
 }  // namespace
 
@@ -70,13 +71,15 @@ void Mutex::NoteLock() {
   const int rank = static_cast<int>(rank_);
   for (int i = 0; i < held_count; ++i) {
     const int other = static_cast<int>(held[i]->rank_);
-    STRATALLOC_CHECK(other < rank,
+    STRATALLOC_CHECK(other < rank || (other == rank && held[i] < this),
                      "lock order: rank " + std::to_string(rank) +
                          " taken while rank " + std::to_string(other) +
                          " is held (allocator/base/lock_ranks.h)");
   }
-  held[held_count++] = this;
+  NoteTry();
 }
+
+void Mutex::NoteTry() { held[held_count++] = this; }
 
 void Mutex::NoteUnlock() {
   for (int i = held_count - 1; i >= 0; --i) {

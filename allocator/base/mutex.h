@@ -48,11 +48,12 @@ class CAPABILITY("mutex") Mutex {
       LockSlow();
     }
   }
+  // In any order: a thread that does not wait cannot be part of a deadlock.
   bool TryLock() TRY_ACQUIRE(true) {
     if (state_.exchange(kHeld, std::memory_order_acquire) == kHeld) {
       return false;
     }
-    NoteLock();
+    NoteTry();
     return true;
   }
   void Unlock() RELEASE() {
@@ -72,10 +73,12 @@ class CAPABILITY("mutex") Mutex {
  private:
 #ifdef STRATALLOC_DEBUG
   void NoteLock();
+  void NoteTry();
   void NoteUnlock();
   void CheckHeld() const;
 #else
   void NoteLock() {}
+  void NoteTry() {}
   void NoteUnlock() {}
   void CheckHeld() const {}
 #endif

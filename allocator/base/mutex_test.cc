@@ -90,13 +90,27 @@ TEST(MutexDeathTest, ReversalAborts) {
                "lock order: rank 30 taken while rank 50");
 }
 
-TEST(MutexDeathTest, SameRankTwiceAborts) {
+TEST(MutexDeathTest, SameRankAgainstTheOrderOfAddressesAborts) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  Mutex one(LockRank::kTier);
-  Mutex two(LockRank::kTier);
-  MutexLock held(one);
-  EXPECT_DEATH({ MutexLock wrong(two); },
+  Mutex locks[2] = {Mutex(LockRank::kTier), Mutex(LockRank::kTier)};
+  {  // In their order both may be held.
+    MutexLock first(locks[0]);
+    MutexLock second(locks[1]);
+  }
+  MutexLock held(locks[1]);
+  EXPECT_DEATH({ MutexLock wrong(locks[0]); },
                "lock order: rank 40 taken while rank 40");
+}
+
+TEST(MutexDeathTest, TryInAnyOrderIsAllowedAndCountsAsHeld) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  Mutex locks[2] = {Mutex(LockRank::kArbiter), Mutex(LockRank::kArbiter)};
+  MutexLock held(locks[1]);
+  ASSERT_TRUE(locks[0].TryLock());
+  locks[0].AssertHeld();
+  Mutex before(LockRank::kAdmission);
+  EXPECT_DEATH({ MutexLock wrong(before); }, "lock order: rank 25");
+  locks[0].Unlock();
 }
 
 // What AssertHeld promises the analysis is looked at.

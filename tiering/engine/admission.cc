@@ -24,12 +24,13 @@ constexpr std::int64_t kMovingNs = 20'000'000;
 
 thread_local Admission::Turn* Admission::Turn::mine = nullptr;
 
-Admission::World Admission::LookLocked() {
+Admission::World Admission::LookLocked(Turn& turn) {
   const World world = options_.look();
   running_ = world.running;
   // The first look that finds it idle may come long after it was busy.
-  if (std::exchange(busy_, world.device_busy) || world.device_busy) {
-    busy_until_ns_ = options_.now_ns();
+  const bool busy = world.device_busy || AnotherTriesLocked(turn);
+  if (std::exchange(turn.busy_, busy) || busy) {
+    turn.busy_until_ns_ = options_.now_ns();
   }
   if (world.freed != freed_) {
     freed_ = world.freed;
@@ -54,7 +55,12 @@ void Admission::NoteChange() {
 }
 
 bool Admission::WaitsForOldestLocked(const Turn& turn) const {
-  const Turn& oldest = *turns_.begin()->second;
+  // The turn concerns itself, so that there is one.
+  const Turn& oldest =
+      *std::find_if(turns_.begin(), turns_.end(), [&](const auto& each) {
+         mutex_.AssertHeld();
+         return each.second->Concerns(turn);
+       })->second;
   return turn.fresh_ && &oldest != &turn && running_ &&
          oldest.refusals_ >= kPassedOver && oldest.lack_ == Lack::kPins &&
          options_.now_ns() - changed_ns_ < kMovingNs;
@@ -66,21 +72,30 @@ bool Admission::StandsStillLocked(const Turn& turn) const {
          options_.now_ns() - turn.waits_since_ >= kMovingNs;
 }
 
+bool Admission::AnotherTriesLocked(const Turn& turn) const {
+  return std::any_of(turns_.begin(), turns_.end(), [&](const auto& each) {
+    mutex_.AssertHeld();
+    const Turn& other = *each.second;
+    return &other != &turn && other.trying_ && other.Concerns(turn);
+  });
+}
+
 bool Admission::MayTryLocked(Turn& turn) {
   if (turn.refused_at_ == change_ || WaitsForOldestLocked(turn)) return false;
-  // One tries at a time: what it chose is used again by another that tries.
-  if (trying_ != nullptr && trying_ != &turn && !StandsStillLocked(*trying_)) {
-    return false;
-  }
-  const bool may = std::all_of(turns_.begin(), turns_.lower_bound(turn.ticket_),
-                               [&](const auto& older) {
-                                 mutex_.AssertHeld();
-                                 return StandsStillLocked(*older.second) ||
-                                        older.second->refused_at_ == change_;
-                               });
+  const bool may =
+      std::all_of(turns_.begin(), turns_.end(), [&](const auto& each) {
+        mutex_.AssertHeld();
+        const Turn& other = *each.second;
+        if (&other == &turn || !other.Concerns(turn)) return true;
+        if (StandsStillLocked(other)) return true;
+        // One tries at a time: what it chose is used again by another that
+        // tries. And the older ones try first.
+        return !other.trying_ &&
+               (other.ticket_ > turn.ticket_ || other.refused_at_ == change_);
+      });
   if (may) {
     turn.tried_at_ = change_;
-    trying_ = &turn;
+    turn.trying_ = true;
   }
   return may;
 }
@@ -92,13 +107,15 @@ bool Admission::IsHopelessLocked(const Turn& turn, const World& world) {
   // Time that passed before the device was idle does not count: what left it
   // may be what the thread lacked.
   const std::int64_t waited = now - turn.refused_ns_;
-  const std::int64_t idle = world.device_busy ? 0 : now - busy_until_ns_;
+  const std::int64_t idle = turn.busy_ ? 0 : now - turn.busy_until_ns_;
   if (std::min(waited, idle) >= options_.running_ns) return true;
   if (turn.lack_ == Lack::kMemory) {
     const bool youngest =
         std::none_of(turns_.upper_bound(turn.ticket_), turns_.end(),
-                     [](const auto& younger) {
-                       return younger.second->lack_ == Lack::kMemory;
+                     [&](const auto& younger) {
+                       mutex_.AssertHeld();
+                       return younger.second->lack_ == Lack::kMemory &&
+                              younger.second->Concerns(turn);
                      });
     const bool alone = !world.others && !world.under_way &&
                        turns_.size() == 1 && turn.refused_at_ == change_;
@@ -107,20 +124,21 @@ bool Admission::IsHopelessLocked(const Turn& turn, const World& world) {
       return true;
     }
   }
-  if (turns_.rbegin()->second != &turn) return false;
   const bool all_refused =
       std::all_of(turns_.begin(), turns_.end(), [&](const auto& each) {
         mutex_.AssertHeld();
-        return each.second->refused_at_ == change_;
+        const Turn& other = *each.second;
+        return !other.Concerns(turn) ||
+               (other.refused_at_ == change_ && other.ticket_ <= turn.ticket_);
       });
   if (!all_refused) return false;
   // Alone in the process: nobody could change anything.
   if (!world.others && !world.under_way && turns_.size() == 1) return true;
-  if (world.device_busy) return false;
+  if (turn.busy_) return false;
   const std::int64_t patience = world.running || world.under_way
                                     ? options_.running_ns
                                     : options_.quiet_ns;
-  return now - std::max(changed_ns_, busy_until_ns_) >= patience;
+  return now - std::max(changed_ns_, turn.busy_until_ns_) >= patience;
 }
 
 void Admission::CountRefusedLocked() {
@@ -130,8 +148,9 @@ void Admission::CountRefusedLocked() {
       std::memory_order_relaxed);
 }
 
-Admission::Turn::Turn(Admission& admission, std::uint64_t ticket, bool fresh)
-    : admission_(admission), ticket_(ticket), fresh_(fresh) {
+Admission::Turn::Turn(Admission& admission, std::uint64_t ticket,
+                      std::uint64_t devices, bool fresh)
+    : admission_(admission), ticket_(ticket), devices_(devices), fresh_(fresh) {
   MutexLock lock(admission_.mutex_);
   const bool first = admission_.turns_.empty();
   const bool inserted = admission_.turns_.emplace(ticket, this).second;
@@ -143,7 +162,6 @@ Admission::Turn::Turn(Admission& admission, std::uint64_t ticket, bool fresh)
 Admission::Turn::~Turn() {
   MutexLock lock(admission_.mutex_);
   admission_.turns_.erase(ticket_);
-  if (admission_.trying_ == this) admission_.trying_ = nullptr;
   admission_.CountRefusedLocked();
   // Who gives up frees what it had on its way out; and the next in line need
   // not wait for this one any more.
@@ -153,7 +171,7 @@ Admission::Turn::~Turn() {
 bool Admission::Turn::MayTry() {
   MutexLock lock(admission_.mutex_);
   // Alone, as nearly always, nobody is asked about.
-  if (admission_.turns_.size() > 1) admission_.LookLocked();
+  if (admission_.turns_.size() > 1) admission_.LookLocked(*this);
   return admission_.MayTryLocked(*this);
 }
 
@@ -161,7 +179,7 @@ bool Admission::Turn::Await() {
   while (true) {
     {
       MutexLock lock(admission_.mutex_);
-      const World world = admission_.LookLocked();
+      const World world = admission_.LookLocked(*this);
       // First: where something changes all the time there is always a reason to
       // try once more.
       if (admission_.IsHopelessLocked(*this, world)) return false;
@@ -175,7 +193,7 @@ bool Admission::Turn::Await() {
 void Admission::Turn::AwaitChange() {
   {
     MutexLock lock(admission_.mutex_);
-    admission_.LookLocked();
+    admission_.LookLocked(*this);
     if (admission_.MayTryLocked(*this)) return;
     admission_.changed_.WaitFor(admission_.mutex_, kLookEvery);
   }
@@ -195,7 +213,7 @@ void Admission::Turn::EndWait() {
 void Admission::Turn::Refused(Lack lack) {
   MutexLock lock(admission_.mutex_);
   refused_at_ = tried_at_;
-  if (admission_.trying_ == this) admission_.trying_ = nullptr;
+  trying_ = false;
   if (refusals_++ == 0) refused_ns_ = admission_.options_.now_ns();
   lack_ = lack;
   admission_.CountRefusedLocked();

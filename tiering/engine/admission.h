@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who may try next, when several threads wait for room on the device.
+// The order in which threads that wait for room on a device try.
 //
-// A thread that needs room takes a Turn with its ticket and asks Await. The
+// A thread that needs room takes a Turn with its ticket and asks Await. Turns
+// that have no device in common do not concern each other. Of the others the
 // oldest tries first; who was refused tries again when something changed: a
 // pin was dropped, an operator left, memory was freed. While the older ones
 // are refused the younger may try, because they may be what has to get on
@@ -47,8 +48,9 @@ class Admission {
     bool running = false;  // one is inside an operator, and pins what it uses
     // What ends by itself pins what it uses, or keeps everything: a capture.
     bool under_way = false;
-    // Kernels still run on what was chosen to leave: they end by themselves, if
-    // no stream waits for what another thread has yet to do.
+    // Kernels still run on what was chosen to leave the devices that the thread
+    // lacks room on: they end by themselves, if no stream waits for what
+    // another thread has yet to do.
     bool device_busy = false;
     // Moves on when another thread enters or leaves an operator, when memory is
     // freed, when a pin is taken back and when a capture ends; not by what
@@ -94,9 +96,12 @@ class Admission {
 
   class Turn {
    public:
+    static constexpr std::uint64_t kAllDevices = ~std::uint64_t{0};
     // Joins the queue. `fresh`: an operator that has not begun, so that others
     // do not need it to get on.
-    Turn(Admission& admission, std::uint64_t ticket, bool fresh = false);
+    // `devices`: on which it lacks room or pins something, as bits by ordinal.
+    Turn(Admission& admission, std::uint64_t ticket,
+         std::uint64_t devices = kAllDevices, bool fresh = false);
     ~Turn();
     Turn(const Turn&) = delete;
     Turn& operator=(const Turn&) = delete;
@@ -119,9 +124,14 @@ class Admission {
    private:
     friend class Admission;
     static constexpr std::int64_t kNotWaiting = -1;
+    bool Concerns(const Turn& other) const {
+      return (devices_ & other.devices_) != 0;
+    }
     Admission& admission_;
     const std::uint64_t ticket_;
+    const std::uint64_t devices_;
     const bool fresh_;
+    bool trying_ = false;
     Lack lack_ = Lack::kPins;
     int refusals_ = 0;
     std::int64_t waits_since_ = kNotWaiting;
@@ -129,12 +139,18 @@ class Admission {
     // By change_: when its last try began, and the last that was refused; 0:
     // never. What changed during a try may be what it lacked.
     std::uint64_t tried_at_ = 0, refused_at_ = 0;
+    // At its last look its devices were busy or another thread tried on them;
+    // and until when.
+    bool busy_ = false;
+    std::int64_t busy_until_ns_ = std::numeric_limits<std::int64_t>::min() / 2;
   };
 
  private:
-  World LookLocked() REQUIRES(mutex_);
+  World LookLocked(Turn& turn) REQUIRES(mutex_);
   void ChangeLocked() REQUIRES(mutex_);
   bool MayTryLocked(Turn& turn) REQUIRES(mutex_);
+  // Another thread tries on its devices, and may free what it lacks.
+  bool AnotherTriesLocked(const Turn& turn) const REQUIRES(mutex_);
   // Does its try wait for streams that stand still?
   bool StandsStillLocked(const Turn& turn) const REQUIRES(mutex_);
   // Is somebody older refused again and again while the operators under way
@@ -149,13 +165,9 @@ class Admission {
   Mutex mutex_{LockRank::kAdmission};
   Condition changed_;
   std::map<std::uint64_t, Turn*> turns_ GUARDED_BY(mutex_);  // oldest first
-  const Turn* trying_ GUARDED_BY(mutex_) = nullptr;
   std::uint64_t change_ GUARDED_BY(mutex_) = 1;
   std::int64_t changed_ns_ GUARDED_BY(mutex_) = 0;
   std::uint64_t progress_ GUARDED_BY(mutex_) = 0, freed_ GUARDED_BY(mutex_) = 0;
-  bool busy_ GUARDED_BY(mutex_) = false;  // the device, at the last look
-  std::int64_t busy_until_ns_ GUARDED_BY(mutex_) =
-      std::numeric_limits<std::int64_t>::min() / 2;
   std::int64_t freed_ns_ GUARDED_BY(mutex_) = 0;  // somebody freed memory
   bool running_ GUARDED_BY(mutex_) = false;       // at the last look
 };

@@ -206,6 +206,36 @@ TEST_F(AdmissionTest, OlderTurnWaitsUntilTheTryOfAYoungerIsOver) {
   EXPECT_TRUE(old.MayTry());
 }
 
+TEST_F(AdmissionTest, TurnsWithoutADeviceInCommonTryTogether) {
+  Admission::Turn old(admission_, admission_.NewTicket(), 0b001);
+  Admission::Turn other(admission_, admission_.NewTicket(), 0b010);
+  Admission::Turn both(admission_, admission_.NewTicket(), 0b011);
+  ASSERT_TRUE(old.MayTry());
+  EXPECT_TRUE(other.MayTry());
+  old.Refused();
+  EXPECT_FALSE(both.MayTry()) << "the other tries";
+  other.Refused();
+  EXPECT_TRUE(both.MayTry());
+  both.Refused();
+  now_ += kQuiet;
+  Admission::Turn third(admission_, admission_.NewTicket(), 0b100);
+  ASSERT_TRUE(third.MayTry());
+  EXPECT_FALSE(both.Await()) << "the youngest of those on its devices";
+}
+
+// What another thread's try frees may be what a refused thread lacks.
+TEST_F(AdmissionTest, TimeInWhichAnotherThreadTriesDoesNotCount) {
+  Admission::Turn old(admission_, admission_.NewTicket());
+  Admission::Turn young(admission_, admission_.NewTicket());
+  Try(old);
+  ASSERT_TRUE(young.MayTry());
+  now_ += kRunning;  // it waits for the disk
+  old.AwaitChange();
+  young.Refused();
+  ++progress_;
+  EXPECT_TRUE(old.Await());
+}
+
 TEST_F(AdmissionTest, YoungerTurnMayTryWhileTheOlderStandsStill) {
   Admission::Turn old(admission_, admission_.NewTicket());
   Admission::Turn young(admission_, admission_.NewTicket());
@@ -261,12 +291,14 @@ TEST_F(AdmissionTest, WhatHasYetToBeginWaitsForTheOldestThatWasPassedOver) {
   Admission::Turn oldest(admission_, admission_.NewTicket());
   running_ = true;
   for (int pass = 0; pass < 8; ++pass) {
-    Admission::Turn fresh(admission_, admission_.NewTicket(), /*fresh=*/true);
+    Admission::Turn fresh(admission_, admission_.NewTicket(),
+                          Admission::Turn::kAllDevices, /*fresh=*/true);
     Try(oldest);
     EXPECT_EQ(fresh.MayTry(), pass < 7) << pass;
   }
   Admission::Turn nested(admission_, admission_.NewTicket());
-  Admission::Turn fresh(admission_, admission_.NewTicket(), /*fresh=*/true);
+  Admission::Turn fresh(admission_, admission_.NewTicket(),
+                        Admission::Turn::kAllDevices, /*fresh=*/true);
   Try(oldest);
   EXPECT_FALSE(fresh.MayTry()) << "operators under way leave first";
   Try(nested);  // what those need goes on

@@ -26,18 +26,12 @@ Engine::Engine(Options options)
         if (options_.running_ns != 0) waiting.running_ns = options_.running_ns;
         return waiting;
       }()),
-      lower_(options_.lower) {
-  if (options_.background) {
-    thread_ = std::make_unique<MoverThread>(
-        [this](int device) { RelievePressure(devices_[device]); },
-        [this] { return MoveAhead(); });
-  }
-}
+      lower_(options_.lower) {}
 
 Engine::~Engine() {
-  thread_.reset();
-  MutexLock arbiter(arbiter_);
+  for (auto& thread : threads_) thread.reset();
   for (TieredDevice* state : movers_) {
+    MutexLock arbiter(state->arbiter);
     state->allocator->SetReclaimer(nullptr);
     LeaverOf(*state).Stop();
     // Copies in flight read the buffers that go now.
@@ -53,8 +47,9 @@ TieredDevice* Engine::StateOf(const DeviceAllocator& device) {
 }
 
 Status Engine::AddDevice(DeviceAllocator& device, Bytes largest_handle) {
-  MutexLock arbiter(arbiter_);
+  MutexLock joining(joining_);
   TieredDevice& state = *StateOf(device);
+  const auto index = static_cast<std::size_t>(device.device().index());
   if (switched_off()) {
     state.allocator = &device;
     device.EndTiering();
@@ -65,17 +60,21 @@ Status Engine::AddDevice(DeviceAllocator& device, Bytes largest_handle) {
   Status prepared = state.Prepare(device);
   if (prepared) {
     const HandleRegion& large = device.table().region(true, PoolKind::kLarge);
-    prepared = lower_.Open(device.device(),
+    prepared = lower_.Open(device, state.arbiter,
                            std::max(large.handle_bytes, largest_handle));
   }
   host_.store(lower_.host(), std::memory_order_release);
   if (!prepared) state.Refuse(prepared.error());
   all_.Add(&state);
   if (!prepared) return prepared;
-  leavers_[static_cast<std::size_t>(device.device().index())] =
-      std::make_unique<Leaver>(Eviction::Parts{state, lower_, counters_, all_});
-  planners_[static_cast<std::size_t>(device.device().index())] =
-      std::make_unique<Planner>(device);
+  leavers_[index] =
+      std::make_unique<Leaver>(Eviction::Parts{state, lower_, all_});
+  planners_[index] = std::make_unique<Planner>(device);
+  if (options_.background) {
+    threads_[index] = std::make_unique<MoverThread>(
+        [this, &state] { RelievePressure(state); },
+        [this, &state] { return MoveAhead(state); });
+  }
   device.SetReclaimer(this);
   movers_.Add(&state);
   return {};
@@ -111,8 +110,9 @@ Result<Bytes> Engine::RestoreAll() {
 const char* Engine::LastRefusal(DeviceIndex device) {
   static thread_local std::string copy;
   if (off()) return "";
-  MutexLock arbiter(arbiter_);
-  copy = devices_[static_cast<int>(device)].refusal;
+  TieredDevice& state = devices_[static_cast<int>(device)];
+  MutexLock arbiter(state.arbiter);
+  copy = state.refusal;
   return copy.c_str();
 }
 
@@ -132,7 +132,7 @@ Result<Bytes> Engine::Evict(DeviceAllocator& device,
                 "before CUDA is initialised");
   }
   PinPoll::Run();
-  MutexLock arbiter(arbiter_);
+  MutexLock arbiter(state.arbiter);
   PlannerOf(state).Pause();
   FinishLeavingLocked(state);
   lower_.CollectDropped(device);
@@ -175,7 +175,7 @@ Result<Bytes> Engine::Restore(DeviceAllocator& device,
   STRATALLOC_RETURN_IF_ERROR(CheckOn());
   TieredDevice& state = *StateOf(device);
   STRATALLOC_RETURN_IF_ERROR(state.CheckTakesPart());
-  MutexLock arbiter(arbiter_);
+  MutexLock arbiter(state.arbiter);
   FinishLeavingLocked(state);
   lower_.CollectDropped(device);
   std::vector<HandleRef> handles;
@@ -185,7 +185,7 @@ Result<Bytes> Engine::Restore(DeviceAllocator& device,
     keep.push_back(one.handle.address());
     if (IsAway(one.state)) handles.push_back(one.handle);
   }
-  const Bytes before = counters_.restored_bytes;
+  const Bytes before = state.counters.restored_bytes;
   state.refusal.clear();
   // By name: others make room. Everything: as much as there is room for.
   const Room room = ranges.empty() ? Room::kOnlyFree : Room::kEvict;
@@ -200,7 +200,7 @@ Result<Bytes> Engine::Restore(DeviceAllocator& device,
                     std::to_string(static_cast<int>(device.device().index())) +
                     " for all of what was named, about " + FormatBytes(named) +
                     " in whole handles; " +
-                    FormatBytes(counters_.restored_bytes - before) +
+                    FormatBytes(state.counters.restored_bytes - before) +
                     " came back now and the rest stays where it is: " +
                     status.error().message + "; " +
                     device.WhyNoMore(state.refusal) +
@@ -217,39 +217,43 @@ Result<Bytes> Engine::Restore(DeviceAllocator& device,
                     "new tensors, as load_state_dict(assign=True) does");
   }
   STRATALLOC_RETURN_IF_ERROR(device.DrainArrivals());
-  return counters_.restored_bytes - before;
+  return state.counters.restored_bytes - before;
 }
 
 void Engine::CollectDropped() {
   if (off()) return;
-  MutexLock arbiter(arbiter_);
-  for (TieredDevice* state : movers_) lower_.CollectDropped(*state->allocator);
+  for (TieredDevice* state : movers_) {
+    MutexLock arbiter(state->arbiter);
+    lower_.CollectDropped(*state->allocator);
+  }
 }
 
 Bytes Engine::RoomBelow() {
   CollectDropped();  // room of blocks that were freed
   if (off()) return 0;
-  MutexLock arbiter(arbiter_);
   return lower_.Room();
 }
 
 Bytes Engine::RoomOn(TierId tier) {
   if (off()) return 0;
-  MutexLock arbiter(arbiter_);
   return lower_.Room(/*host=*/tier == TierId::kHost,
                      /*disk=*/tier == TierId::kDisk);
 }
 
 void Engine::OnEmptyCache(DeviceIndex device) {
   if (off()) return;
-  MutexLock arbiter(arbiter_);
-  lower_.CollectDropped(*devices_[static_cast<int>(device)].allocator);
+  TieredDevice& state = devices_[static_cast<int>(device)];
+  MutexLock arbiter(state.arbiter);
+  lower_.CollectDropped(*state.allocator);
 }
 
 EngineCounters Engine::Counters() const {
   // A report may wait for a step; it never sees half of one.
-  MutexLock arbiter(arbiter_);
-  EngineCounters counters = counters_;
+  EngineCounters counters;
+  for (const TieredDevice* state : movers_) {
+    MutexLock arbiter(state->arbiter);
+    counters.Add(state->counters);
+  }
   counters.to_disk_bytes = lower_.written_bytes();
   counters.from_disk_bytes = lower_.read_bytes();
   counters.stored_bytes = lower_.stored_bytes();
@@ -277,19 +281,18 @@ Bytes Engine::HostReservedPeak() const {
   return host != nullptr ? host->reserved_peak() : 0;
 }
 Bytes Engine::DiskUsed() const {
-  MutexLock arbiter(arbiter_);
   DiskTier* disk = lower_.disk();
   return disk != nullptr ? disk->used() : 0;
 }
 std::string Engine::DiskMode() const {
-  MutexLock arbiter(arbiter_);
   DiskTier* disk = lower_.disk();
   return disk != nullptr ? disk->Mode() : "not opened";
 }
 
 Status Engine::CheckInvariants(DeviceAllocator& device) {
-  MutexLock arbiter(arbiter_);
-  if (StateOf(device)->why_not.empty()) FinishLeavingLocked(*StateOf(device));
+  TieredDevice& state = *StateOf(device);
+  MutexLock arbiter(state.arbiter);
+  if (state.why_not.empty()) FinishLeavingLocked(state);
   lower_.CollectDropped(device);
   if (lower_.is_open()) {
     STRATALLOC_RETURN_IF_ERROR(lower_.host()->CheckInvariants());
@@ -297,7 +300,7 @@ Status Engine::CheckInvariants(DeviceAllocator& device) {
   std::string broken;
   for (const EvictableHandle& one : device.Evictable()) {
     const HandleState s = one.state;
-    const LowerCopy* copy = lower_.Find(one.handle.address());
+    const LowerCopy* copy = lower_.Find(device, one.handle.address());
     const bool host = copy != nullptr && copy->host;
     const bool disk = copy != nullptr && copy->disk;
     const bool agrees = s == HandleState::kHost          ? host && !disk
@@ -321,14 +324,17 @@ Status Engine::CheckInvariants(DeviceAllocator& device) {
 }
 
 void Engine::StopBackground() {
-  if (thread_ != nullptr) thread_->Stop();
+  for (auto& thread : threads_) {
+    if (thread != nullptr) thread->Stop();
+  }
 }
 
 void Engine::AbandonAfterFork() {
   // No lock: its holder may be a thread that does not exist here.
   off_.store(Off::kInFork, std::memory_order_relaxed);
   if (lower_.disk() != nullptr) lower_.disk()->AbandonAfterFork();
-  (void)thread_.release();  // its worker stayed in the parent
+  // The workers stayed in the parent.
+  for (auto& thread : threads_) (void)thread.release();
 }
 
 }  // namespace stratalloc

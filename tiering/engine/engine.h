@@ -4,8 +4,8 @@
 // asked for by name. Rules: tiering/README.md; the states of a handle:
 // allocator/RESIDENCY.md.
 //
-// One step at a time, of any device: the arbiter (LockRank::kArbiter) is held
-// for it, across our own copies and disk I/O, and let go of while an eviction
+// One step at a time of each device: its arbiter (LockRank::kArbiter) is held
+// for it, across our own copies and disk I/O, and released while an eviction
 // waits for the program's streams. Device locks are taken inside it. Threads
 // that need room take turns (admission.h): they try under the arbiter, and
 // between tries hold neither a lock nor a pin.
@@ -185,8 +185,7 @@ class Engine final : public Reclaimer {
   bool off() const { return off_.load(std::memory_order_relaxed) != Off::kNo; }
 
  private:
-  // What a restore does when there is no room.
-  enum class Room { kEvict, kOnlyFree };
+  enum class Room { kEvict, kOnlyFree };  // what a restore does without room
   // What may be evicted: all that is not in use, or what is cold for good.
   enum class Evictable { kAll, kCold };
 
@@ -198,9 +197,9 @@ class Engine final : public Reclaimer {
   Status CheckOn() const;  // fails with why nothing moves
 
   // switch.cc
-  Result<Bytes> SwitchOffUnderArbiter();
-  Status CheckNoCapture() REQUIRES(arbiter_);
-  Status BringBackLocked(TieredDevice& state) REQUIRES(arbiter_);
+  Result<Bytes> SwitchOffUnderArbiters();
+  Status CheckNoCapture();
+  Status BringBackLocked(TieredDevice& state) REQUIRES(state.arbiter);
 
   TieredDevice* StateOf(const DeviceAllocator& device);
   Result<Bytes> MoveAll(
@@ -210,15 +209,19 @@ class Engine final : public Reclaimer {
   Admission::World LookAround();
   // The ticket of what this thread is doing now.
   std::uint64_t TicketOf(OperatorThread& thread);
+  // The devices of what the thread's operators pin, as bits by ordinal.
+  std::uint64_t PinnedOn(OperatorThread& thread) const;
   // This thread's wait for room.
   class Waiting;
   // Pins again what the operators of `thread` use, and brings back what of it
   // left while its pins were suspended. kOutOfMemory: not now; the caller
-  // suspends again.
-  Status ResumeLocked(OperatorThread& thread) REQUIRES(arbiter_);
+  // suspends again. Takes the arbiters of the devices in turn.
+  Status Resume(OperatorThread& thread);
+  Status ResumeLocked(TieredDevice& state, OperatorThread& thread)
+      REQUIRES(state.arbiter);
 
-  // evict.cc; arbiter held
-  class WithoutArbiter;  // for waits: while it lives the arbiter is another's
+  // evict.cc; the device's arbiter held
+  class WithoutArbiter;  // for waits: while it lives the arbiter is released
   class RoomSearch;      // room_search.cc
   Leaver& LeaverOf(const TieredDevice& state) {
     return *leavers_[static_cast<std::size_t>(&state - devices_.data())];
@@ -226,30 +229,32 @@ class Engine final : public Reclaimer {
   Planner& PlannerOf(const TieredDevice& state) {
     return *planners_[static_cast<std::size_t>(&state - devices_.data())];
   }
-  // See Leaver. They let go of the arbiter.
+  void WakeMover(const TieredDevice& state);
+  // See Leaver. They release the arbiter while they wait.
   void ChooseLocked(TieredDevice& state, const std::vector<HandleRef>& victims,
                     Below below, const std::shared_ptr<LeaveTally>& tally)
-      REQUIRES(arbiter_);
-  bool AwaitLocked(Leaver& leaver) REQUIRES(arbiter_);
-  Status AwaitFirstLocked(Leaver& leaver) REQUIRES(arbiter_);
+      REQUIRES(state.arbiter);
+  bool AwaitLocked(TieredDevice& state) REQUIRES(state.arbiter);
+  Status AwaitFirstLocked(TieredDevice& state) REQUIRES(state.arbiter);
   // Until `target` bytes came free, or nothing can leave. Not those of `keep`.
   // Lets go of the arbiter while it waits, as all that calls this does.
   Bytes EvictVictimsLocked(TieredDevice& state, Bytes target,
                            const std::vector<Address>& keep, Evictable which)
-      REQUIRES(arbiter_);
+      REQUIRES(state.arbiter);
   // Those that may leave; the bytes that left.
   Bytes EvictTheseLocked(TieredDevice& state,
                          const std::vector<HandleRef>& handles, Below below)
-      REQUIRES(arbiter_);
-  // Ends what is on its way out of the device, all of it or if it is one of
-  // `handles`: waits for our own copies alone.
-  void FinishLeavingLocked(TieredDevice& state) REQUIRES(arbiter_);
+      REQUIRES(state.arbiter);
+  // Ends what is on its way out, all of it or if it is one of `handles`: waits
+  // for our own copies alone.
+  void FinishLeavingLocked(TieredDevice& state) REQUIRES(state.arbiter);
   void FinishLeavingLocked(TieredDevice& state,
                            std::span<const HandleRef> handles)
-      REQUIRES(arbiter_);
+      REQUIRES(state.arbiter);
   // What lies on the host of `ranges`, but for `handles`: bytes that went down.
   Bytes LowerLocked(TieredDevice& state, std::span<const AddressRange> ranges,
-                    const std::vector<HandleRef>& handles) REQUIRES(arbiter_);
+                    const std::vector<HandleRef>& handles)
+      REQUIRES(state.arbiter);
 
   // rules.cc
   // Those that lie where they may not, and must come back.
@@ -257,18 +262,19 @@ class Engine final : public Reclaimer {
       DeviceAllocator& device, const std::vector<HandleRef>& handles);
   // What else lies where it may not goes down, or is given up where there is
   // another copy. What fails has moved nothing.
-  Status GoDownLocked(DeviceAllocator& device,
-                      const std::vector<HandleRef>& handles) REQUIRES(arbiter_);
+  Status GoDownLocked(TieredDevice& state,
+                      const std::vector<HandleRef>& handles)
+      REQUIRES(state.arbiter);
   // Copies where they may not lie are given up. REQUIRES: none is the only one
   // of evicted bytes.
-  Status GiveUpForbiddenLocked(DeviceAllocator& device,
+  Status GiveUpForbiddenLocked(TieredDevice& state,
                                const std::vector<HandleRef>& handles)
-      REQUIRES(arbiter_);
+      REQUIRES(state.arbiter);
   // See Restoration::Run. For room, others than `keep` leave.
   Status RestoreBatchLocked(TieredDevice& state,
                             const std::vector<HandleRef>& handles, Room room,
                             const std::vector<Address>& keep, bool planned)
-      REQUIRES(arbiter_);
+      REQUIRES(state.arbiter);
 
   // guard.cc
   // The slow half of EnterOperator: `handles` are the newest pins.
@@ -290,12 +296,9 @@ class Engine final : public Reclaimer {
   Result<bool> Accept(DeviceAllocator& device, StreamId stream,
                       std::span<const GuardedHandle> handles);
   // kOutOfMemory: not now, for want of `*lack`.
-  Status RestoreForLocked(DeviceAllocator& device, const char* name,
+  Status RestoreForLocked(TieredDevice& state, const char* name,
                           std::span<const GuardedHandle> handles,
-                          Admission::Lack* lack) REQUIRES(arbiter_);
-  // Could the handles never be on the device together with what stays there?
-  bool IsHopeless(DeviceAllocator& device,
-                  std::span<const GuardedHandle> handles);
+                          Admission::Lack* lack) REQUIRES(state.arbiter);
   class AccessWalk;
   void NoteUse(HandleRef handle, std::uint64_t stream_bit, bool written,
                std::uint32_t now, std::size_t place = 0);
@@ -315,33 +318,31 @@ class Engine final : public Reclaimer {
   void PassUsesOn();
   // The mover thread's: what the plan has leave leaves, what is used next comes
   // back as far as there is room. True if there may be more to do soon.
-  bool MoveAhead();
-  bool MoveAheadOn(TieredDevice& state) EXCLUDES(arbiter_);
+  bool MoveAhead(TieredDevice& state) EXCLUDES(state.arbiter);
   // True if the plan went on.
-  bool LeaveByPlanLocked(TieredDevice& state) REQUIRES(arbiter_);
-  bool FetchAhead(TieredDevice& state) REQUIRES(arbiter_);
+  bool LeaveByPlanLocked(TieredDevice& state) REQUIRES(state.arbiter);
+  bool FetchAhead(TieredDevice& state) REQUIRES(state.arbiter);
   void RelievePressure(TieredDevice& state);
 
   const Options options_;
   Admission admission_;
-  std::atomic<Off> off_{Off::kNo};  // set under the arbiter, or in a fork
+  std::atomic<Off> off_{Off::kNo};  // set under all arbiters, or in a fork
   std::array<TieredDevice, kMaxDevices> devices_;  // by ordinal
   DeviceList all_;     // whose streams may capture, and run graphs
   DeviceList movers_;  // of them those that take part
   std::array<std::unique_ptr<Leaver>, kMaxDevices> leavers_;  // of movers_
   std::array<std::unique_ptr<Planner>, kMaxDevices> planners_;
 
-  mutable Mutex arbiter_{LockRank::kArbiter};
-  LowerCopies lower_;  // arbiter
+  Mutex joining_{LockRank::kJoining};  // AddDevice and SwitchOff
+  LowerCopies lower_;
   // Of them, for threads that read its use. nullptr before there is one.
   std::atomic<const HostTier*> host_{nullptr};
-  EngineCounters counters_;  // arbiter
 
   // True once anything was chosen to leave, or a thread waited for room: before
   // that operators note nothing when they leave.
   std::atomic<bool> attentive_{false};
   std::atomic<std::uint64_t> unpinned_{0};  // pins taken back (pins.cc)
-  std::unique_ptr<MoverThread> thread_;
+  std::array<std::unique_ptr<MoverThread>, kMaxDevices> threads_;  // of movers_
 };
 
 }  // namespace stratalloc

@@ -92,22 +92,24 @@ TEST_F(EngineTest, WithoutHostMemoryTheDiskAloneServes) {
 
 TEST_F(EngineTest, LargerStagingBuffersThatCannotBeHadLeaveTheSmallerOnes) {
   Open({});
-  const Device& device = rig_->device().device();
+  DeviceAllocator& device = rig_->device();
+  Mutex arbiter(LockRank::kArbiter);
   LowerCopies::Options options;
   options.disk_budget = 64 * kMiB;
   LowerCopies lower(options);
-  ASSERT_TRUE(lower.Open(device, 2 * kMiB));
+  ASSERT_TRUE(lower.Open(device, arbiter, 2 * kMiB));
   ASSERT_EQ(cudasim_fail("cudaHostRegister", 1, cudaErrorMemoryAllocation, 1),
             0);
-  const Status refused = lower.Open(device, 4 * kMiB);
+  const Status refused = lower.Open(device, arbiter, 4 * kMiB);
   cudasim_clear_faults();
   ASSERT_FALSE(refused);
   EXPECT_THAT(refused.error().message, HasSubstr("two buffers of 4.00 MiB"));
-  for (int i = 0; i < 2; ++i) {
-    const Result<void*> buffer = lower.TakeStaging();
-    ASSERT_TRUE(buffer);
-    std::memset(*buffer, i, 2 * kMiB);  // there
-  }
+  const Result<Staging::Taken> first = lower.staging().Take();
+  const Result<Staging::Taken> second = lower.staging().Take();
+  ASSERT_TRUE(first && second);
+  ASSERT_NE(first->data(), second->data());
+  std::memset(first->data(), 1, 2 * kMiB);  // there
+  std::memset(second->data(), 2, 2 * kMiB);
 }
 
 TEST_F(EngineTest, AHostThatCannotPinIsNoBudgetThatIsSpent) {

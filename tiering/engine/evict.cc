@@ -24,23 +24,26 @@ constexpr std::int64_t kStandsStillNs = 100'000'000;
 
 class Engine::WithoutArbiter {
  public:
-  explicit WithoutArbiter(Engine& engine) RELEASE(engine.arbiter_)
-      : engine_(engine), reserve_open_(engine.lower_.reserve_is_open()) {
+  WithoutArbiter(Engine& engine, TieredDevice& state) RELEASE(state.arbiter)
+      : engine_(engine),
+        state_(state),
+        reserve_open_(engine.lower_.reserve_is_open(*state.allocator)) {
     // The reserve is for what this thread does under the arbiter.
-    engine_.lower_.OpenReserve(false);
-    engine_.arbiter_.Unlock();
+    engine_.lower_.OpenReserve(*state_.allocator, false);
+    state_.arbiter.Unlock();
     if (turn_ != nullptr) turn_->BeginWait();
   }
-  ~WithoutArbiter() ACQUIRE(engine_.arbiter_) {
+  ~WithoutArbiter() ACQUIRE(state_.arbiter) {
     if (turn_ != nullptr) turn_->EndWait();
-    engine_.arbiter_.Lock();
-    engine_.lower_.OpenReserve(reserve_open_);
+    state_.arbiter.Lock();
+    engine_.lower_.OpenReserve(*state_.allocator, reserve_open_);
   }
   WithoutArbiter(const WithoutArbiter&) = delete;
   WithoutArbiter& operator=(const WithoutArbiter&) = delete;
 
  private:
   Engine& engine_;
+  TieredDevice& state_;
   const bool reserve_open_;
   Admission::Turn* const turn_ = Admission::Turn::mine;
 };
@@ -51,14 +54,19 @@ void Engine::ChooseLocked(TieredDevice& state,
   Status why;
   Bytes chosen = 0;
   {
-    const WithoutArbiter waits(*this);
+    const WithoutArbiter waits(*this, state);
     chosen = LeaverOf(state).Choose(victims, below, tally, &why);
   }
   if (!why) state.NoteStopped(why.error());
   if (chosen == 0) return;
   attentive_.store(true, std::memory_order_relaxed);
   // This thread may be refused and wait for its turn, which takes no steps.
-  if (thread_ != nullptr) thread_->Wake();
+  WakeMover(state);
+}
+
+void Engine::WakeMover(const TieredDevice& state) {
+  const auto index = static_cast<std::size_t>(&state - devices_.data());
+  if (threads_[index] != nullptr) threads_[index]->Wake();
 }
 
 void Engine::FinishLeavingLocked(TieredDevice& state) {
@@ -78,14 +86,14 @@ void Engine::FinishLeavingLocked(TieredDevice& state,
   }
 }
 
-bool Engine::AwaitLocked(Leaver& leaver) {
-  const WithoutArbiter waits(*this);
-  return leaver.Await(kStandsStillNs);
+bool Engine::AwaitLocked(TieredDevice& state) {
+  const WithoutArbiter waits(*this, state);
+  return LeaverOf(state).Await(kStandsStillNs);
 }
 
-Status Engine::AwaitFirstLocked(Leaver& leaver) {
-  const WithoutArbiter waits(*this);
-  return leaver.AwaitFirst();
+Status Engine::AwaitFirstLocked(TieredDevice& state) {
+  const WithoutArbiter waits(*this, state);
+  return LeaverOf(state).AwaitFirst();
 }
 
 Bytes Engine::EvictTheseLocked(TieredDevice& state,
@@ -101,8 +109,8 @@ Bytes Engine::EvictTheseLocked(TieredDevice& state,
       break;
     }
     leaver.Step();
-    if (tally.use_count() == 1 || AwaitLocked(leaver)) continue;
-    if (Status waited = AwaitFirstLocked(leaver); !waited) {
+    if (tally.use_count() == 1 || AwaitLocked(state)) continue;
+    if (Status waited = AwaitFirstLocked(state); !waited) {
       state.refusal = waited.error().message;
       break;
     }
@@ -117,14 +125,13 @@ Status Engine::RestoreBatchLocked(TieredDevice& state,
   std::function<Bytes(Bytes)> make_room;
   if (room == Room::kEvict) {
     make_room = [&](Bytes target) {
-      arbiter_.AssertHeld();
+      state.arbiter.AssertHeld();
       return EvictVictimsLocked(state, target, keep, Evictable::kAll);
     };
   }
   const bool may_wait = room == Room::kEvict;
   const auto some_leave = [&] { return may_wait && !LeaverOf(state).idle(); };
-  return Restoration({state, lower_, counters_, std::move(make_room), planned,
-                      some_leave})
+  return Restoration({state, lower_, std::move(make_room), planned, some_leave})
       .Run(handles);
 }
 

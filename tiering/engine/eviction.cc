@@ -65,7 +65,8 @@ Status Eviction::Enqueue() {
 Status Eviction::EnqueueCopies() {
   DeviceAllocator& device = *state_.allocator;
   for (Departure& leaving : batch_) {
-    const LowerCopy* const true_copy = lower_.Find(leaving.handle.address());
+    const LowerCopy* const true_copy =
+        lower_.Find(*state_.allocator, leaving.handle.address());
     if (below_ == Below::kHost && leaving.clean && !true_copy->host) {
       leaving.clean = false;  // copied there
     }
@@ -94,8 +95,8 @@ bool Eviction::TakeHost(Departure& leaving, LowerCopy& copy, bool* to_disk) {
     if (!*to_disk) Refuse(leaving, NoTier(leaving.handle));
     return false;
   }
-  Result<HostBuffer> buffer = lower_.TakeHost(
-      leaving.handle.bytes(), state_.allocator->use_clock().load());
+  Result<HostBuffer> buffer =
+      lower_.TakeHost(*state_.allocator, leaving.handle.bytes());
   if (buffer) {
     copy.host = *buffer;
     leaving.to = HandleState::kHost;
@@ -166,7 +167,8 @@ Status Eviction::Check() {
     Departure& leaving = batch_[i];
     leaving.checksum = words_[i];
     if (!leaving.clean) continue;
-    if (lower_.Find(leaving.handle.address())->checksum == leaving.checksum) {
+    if (lower_.Find(*state_.allocator, leaving.handle.address())->checksum ==
+        leaving.checksum) {
       continue;
     }
     // Written past the dispatcher: the guard saw no write, the bytes did
@@ -181,7 +183,8 @@ Status Eviction::Check() {
 Status Eviction::CheckCopies() {
   for (std::size_t i = 0; i < copied_.size(); ++i) {
     Departure& leaving = *copied_[i];
-    lower_.Find(leaving.handle.address())->checksum = leaving.checksum;
+    lower_.Find(*state_.allocator, leaving.handle.address())->checksum =
+        leaving.checksum;
     if (words_[kMost + i] != leaving.checksum) {
       Refuse(leaving, Changed(leaving.handle));
     }
@@ -228,20 +231,21 @@ void Eviction::Refuse(Departure& leaving, const Error& why) {
 
 Status Eviction::CopyToDisk(Departure& leaving, LowerCopy& copy) {
   DeviceAllocator& device = *state_.allocator;
-  Result<void*> staging = lower_.TakeStaging();
+  Result<Staging::Taken> staging = lower_.staging().Take();
   if (!staging) {
     Refuse(leaving, staging.error());
     return {};
   }
   STRATALLOC_RETURN_IF_ERROR(
-      device.device().CopyToHost(*staging, leaving.handle.address(),
+      device.device().CopyToHost(staging->data(), leaving.handle.address(),
                                  leaving.handle.bytes(), state_.copy_out));
   leaving.to = HandleState::kDisk;
   std::uint64_t sum = 0;
   STRATALLOC_RETURN_IF_ERROR(SumNow(leaving, &sum));
   if (sum != leaving.checksum) {
     Refuse(leaving, Changed(leaving.handle));
-  } else if (Status written = lower_.WriteToDisk(copy, *staging); !written) {
+  } else if (Status written = lower_.WriteToDisk(copy, staging->data());
+             !written) {
     Refuse(leaving, written.error());
   }
   return {};
@@ -273,7 +277,8 @@ TierRule Eviction::RuleOf(HandleRef handle) const {
 Bytes Eviction::Commit() {
   for (Departure& leaving : batch_) {
     if (leaving.stays || !leaving.clean) continue;
-    const LowerCopy& copy = *lower_.Find(leaving.handle.address());
+    const LowerCopy& copy =
+        *lower_.Find(*state_.allocator, leaving.handle.address());
     leaving.to = copy.host && copy.disk ? HandleState::kHostAndDisk
                  : copy.host            ? HandleState::kHost
                                         : HandleState::kDisk;
@@ -284,14 +289,14 @@ Bytes Eviction::Commit() {
   for (const Departure& leaving : batch_) {
     if (leaving.error) failed = leaving.error->message;
     if (leaving.left == Departure::Left::kStayed) {
-      if (!leaving.clean) lower_.Forget(leaving.handle);
+      if (!leaving.clean) lower_.Forget(*state_.allocator, leaving.handle);
       continue;
     }
     counters_.clean_drops += leaving.clean;
     freed += leaving.handle.bytes();
     tallies_[leaving.handle.address()]->left += leaving.handle.bytes();
     if (leaving.left == Departure::Left::kFreed) {  // while it was leaving
-      lower_.Forget(leaving.handle);
+      lower_.Forget(*state_.allocator, leaving.handle);
       continue;
     }
     ++counters_.evicted_handles;

@@ -13,11 +13,11 @@
 // was. Waiting until every thread had left its operator, as the first version
 // did, stood still while one of them waited for the device in `.item()`.
 //
-// Who may call: the arbiter's holder, without a device lock. Between Begin and
-// End the arbiter may be another's. Lifetime: of one batch; End is owed.
-// Fails: handle by handle where a tier has no place, all together where the
-// device fails. What does not leave is where it was, and the device's `refusal`
-// says why; what people should know they are told (told.h).
+// Who may call: the holder of the device's arbiter, without a device lock.
+// Between Begin and End the arbiter may be another's. Lifetime: of one batch;
+// End is owed. Fails: handle by handle where a tier has no place, all together
+// where the device fails. What does not leave is where it was, and the device's
+// `refusal` says why; what people should know they are told (told.h).
 #ifndef STRATALLOC_TIERING_ENGINE_EVICTION_H_
 #define STRATALLOC_TIERING_ENGINE_EVICTION_H_
 
@@ -30,7 +30,6 @@
 
 #include "allocator/device_allocator.h"
 #include "allocator/events/move_events.h"
-#include "tiering/engine/engine_counters.h"
 #include "tiering/engine/leave_queue.h"
 #include "tiering/engine/lower_copies.h"
 #include "tiering/engine/tiered_device.h"
@@ -42,7 +41,6 @@ class Eviction {
   struct Parts {
     TieredDevice& state;
     LowerCopies& lower;
-    EngineCounters& counters;
     const DeviceList& all;  // the first one's stream, for a planted bug
   };
   static constexpr std::size_t kMost = DeviceChecksum::kMost;
@@ -54,7 +52,7 @@ class Eviction {
   Eviction(const Parts& parts, std::uint64_t* words)
       : state_(parts.state),
         lower_(parts.lower),
-        counters_(parts.counters),
+        counters_(parts.state.counters),
         all_(parts.all),
         words_(words),
         events_(parts.state.allocator->device().index(),

@@ -224,10 +224,11 @@ void Engine::PassUsesOn() {
     for (const NotedUse& noted : noted_uses) {
       if (state->allocator->Contains(noted.use.page)) here.push_back(noted.use);
     }
-    if (!here.empty()) PlannerOf(*state).Note(here);
+    if (here.empty()) continue;
+    PlannerOf(*state).Note(here);
+    WakeMover(*state);
   }
   noted_uses.clear();
-  if (thread_ != nullptr) thread_->Wake();
 }
 
 bool Engine::Queues(const OperatorThread& thread) const {
@@ -258,15 +259,10 @@ Result<bool> Engine::Accept(DeviceAllocator& device, StreamId stream,
   });
 }
 
-bool Engine::IsHopeless(DeviceAllocator& device,
-                        std::span<const GuardedHandle> handles) {
-  return device.CannotFit(BytesOf(device, handles));
-}
-
-Status Engine::RestoreForLocked(DeviceAllocator& device, const char* name,
+Status Engine::RestoreForLocked(TieredDevice& state, const char* name,
                                 std::span<const GuardedHandle> handles,
                                 Admission::Lack* lack) {
-  TieredDevice& state = *StateOf(device);
+  DeviceAllocator& device = *state.allocator;
   lower_.CollectDropped(device);
   std::vector<HandleRef> wanted;
   for (const GuardedHandle& guarded : handles) {
@@ -292,14 +288,15 @@ Status Engine::RestoreForLocked(DeviceAllocator& device, const char* name,
                     " at once, in whole pages, " + why + ".");
   };
   // Evicting everything for what fits nowhere helps nobody.
-  if (IsHopeless(device, handles)) {
+  if (device.CannotFit(BytesOf(device, handles))) {
     *lack = Admission::Lack::kMemory;
     return refuse("which does not fit beside what cannot leave it");
   }
-  const std::uint64_t before = counters_.restored_handles;
+  const std::uint64_t before = state.counters.restored_handles;
   Status status = RestoreBatchLocked(state, wanted, Room::kEvict, {},
                                      /*planned=*/false);
-  counters_.restored_before_use += counters_.restored_handles - before;
+  state.counters.restored_before_use +=
+      state.counters.restored_handles - before;
   if (status || status.error().code != ErrorCode::kOutOfMemory) return status;
   return refuse("but " + status.error().message +
                 (state.refusal.empty()
@@ -369,20 +366,17 @@ Status Engine::WaitForRoom(StreamId stream, const char* name,
   };
   while (next()) {
     auto lack = Admission::Lack::kPins;
-    {
-      MutexLock arbiter(arbiter_);
-      waiting.AssertArbiterHeld();
-      status = waiting.ResumeLocked();
-      pin();
-      for (const TieredDevice* state : movers_) {
-        if (!status) break;
-        status = RestoreForLocked(*state->allocator, name, handles, &lack);
-      }
-      if (status || status.error().code != ErrorCode::kOutOfMemory) {
-        return status;
-      }
-      unpin();
+    status = waiting.Resume();
+    pin();
+    for (TieredDevice* state : movers_) {
+      if (!status) break;
+      MutexLock arbiter(state->arbiter);
+      status = RestoreForLocked(*state, name, handles, &lack);
     }
+    if (status || status.error().code != ErrorCode::kOutOfMemory) {
+      return status;
+    }
+    unpin();
     waiting.Refused(lack);
     // Under a capture nothing leaves, whoever gets on.
     if (thread.hurried || first.IsCapturing(stream)) break;

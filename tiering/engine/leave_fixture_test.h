@@ -50,7 +50,7 @@ class LeaveFixture : public testing::Test {
     below.disk_budget = disk_budget;
     if (disk_budget > 0) below.disk_dir = testing::TempDir();
     lower_.emplace(below);
-    ASSERT_TRUE(lower_->Open(allocator_->device(), kPage).has_value());
+    ASSERT_TRUE(lower_->Open(*allocator_, state_.arbiter, kPage).has_value());
     all_.Add(&state_);
   }
   void TearDown() override {
@@ -59,7 +59,7 @@ class LeaveFixture : public testing::Test {
       EXPECT_TRUE(allocator_->Free(block).has_value());
     }
     lower_->CollectDropped(*allocator_);
-    EXPECT_TRUE(lower_->all().empty()) << "copies of nothing";
+    EXPECT_TRUE(lower_->all(*allocator_).empty()) << "copies of nothing";
     lower_->Close();
     state_.Close();
     lower_.reset();
@@ -107,7 +107,7 @@ class LeaveFixture : public testing::Test {
   // Chooses them and takes steps until nothing is under way. The bytes that
   // came free.
   Bytes Evict(std::span<const HandleRef> pages, Below below = Below::kEither) {
-    Leaver leaver({state_, *lower_, counters_, all_});
+    Leaver leaver({state_, *lower_, all_});
     Status why;
     leaver.Choose(pages, below, std::make_shared<LeaveTally>(), &why);
     EXPECT_TRUE(why) << why.error().message;
@@ -150,7 +150,7 @@ class LeaveFixture : public testing::Test {
   std::unique_ptr<DeviceAllocator> allocator_;
   TieredDevice state_;
   std::optional<LowerCopies> lower_;
-  EngineCounters counters_;
+  EngineCounters& counters_ = state_.counters;
   DeviceList all_;
   std::vector<Address> blocks_;
   std::vector<StreamId> streams_;

@@ -23,7 +23,7 @@ class LeaverTest : public LeaveFixture {
  protected:
   void Open(Bytes capacity, Bytes host_budget, Bytes disk_budget = 0) {
     LeaveFixture::Open(capacity, host_budget, disk_budget);
-    leaver_.emplace(Eviction::Parts{state_, *lower_, counters_, all_});
+    leaver_.emplace(Eviction::Parts{state_, *lower_, all_});
   }
   void TearDown() override {
     leaver_->Stop();
@@ -37,7 +37,7 @@ class LeaverTest : public LeaveFixture {
   void StepUntilIdle() { LeaveFixture::StepUntilIdle(*leaver_); }
   void Return(HandleRef page) {
     const Status status =
-        Restoration({state_, *lower_, counters_, nullptr}).Run({&page, 1});
+        Restoration({state_, *lower_, nullptr}).Run({&page, 1});
     ASSERT_TRUE(status.has_value()) << status.error().message;
     ASSERT_TRUE(allocator_->DrainArrivals().has_value());
     ASSERT_EQ(page.state(), HandleState::kResident);
@@ -50,7 +50,7 @@ class LeaverTest : public LeaveFixture {
     ASSERT_EQ(pages[0].state(), HandleState::kCopyingOut);
     Free(pages[0]);
     lower_->CollectDropped(*allocator_);
-    EXPECT_NE(lower_->Find(pages[0].address()), nullptr)
+    EXPECT_NE(lower_->Find(*allocator_, pages[0].address()), nullptr)
         << "the batch writes it, or compares with its checksum";
     cudasim_hold_streams(0);
     StepUntilIdle();
@@ -180,15 +180,16 @@ TEST_F(LeaverTest, StreamRecordedOnItsWayKeepsThePage) {
   EXPECT_EQ(pages[0].state(), HandleState::kResident);
   EXPECT_EQ(pages[1].state(), HandleState::kHost);
   EXPECT_EQ(tally_->left.load(), kPage);
-  EXPECT_EQ(lower_->Find(pages[0].address()), nullptr) << "it is not clean";
+  EXPECT_EQ(lower_->Find(*allocator_, pages[0].address()), nullptr)
+      << "it is not clean";
 }
 
 TEST_F(LeaverTest, PageFreedOnItsWayGivesUpItsBytesAndCopy) {
   Open(64 * kMiB, 64 * kMiB);
   const auto pages = Pages(2);
   ChooseAndFreeTheFirst(pages);
-  EXPECT_EQ(lower_->Find(pages[0].address()), nullptr);
-  EXPECT_NE(lower_->Find(pages[1].address()), nullptr);
+  EXPECT_EQ(lower_->Find(*allocator_, pages[0].address()), nullptr);
+  EXPECT_NE(lower_->Find(*allocator_, pages[1].address()), nullptr);
   EXPECT_EQ(leaver_->freed(), 2 * kPage) << "its memory is free, too";
   EXPECT_EQ(tally_->left.load(), 2 * kPage);
   EXPECT_EQ(counters_.evicted_handles, 1u);
@@ -202,7 +203,7 @@ TEST_F(LeaverTest, CleanPageFreedOnItsWayKeepsItsCopyUntilTheEnd) {
   Return(pages[0]);
   ChooseAndFreeTheFirst(pages);
   lower_->CollectDropped(*allocator_);
-  EXPECT_EQ(lower_->Find(pages[0].address()), nullptr);
+  EXPECT_EQ(lower_->Find(*allocator_, pages[0].address()), nullptr);
 }
 
 TEST_F(LeaverTest, CleanPageLeavesWithoutACopy) {

@@ -47,29 +47,64 @@ bool IsOnlyCopy(const LowerCopy& copy) {
 
 }  // namespace
 
-Status LowerCopies::Open(const Device& device, Bytes chunk_bytes) {
+// The arbiters of the other devices that are free at this moment: until this
+// ends their copies are the calling thread's, too.
+class LowerCopies::Reach {
+ public:
+  Reach(LowerCopies& lower, const DeviceAllocator& own) {
+    for (Below& below : lower.below_) {
+      Mutex* const arbiter = below.arbiter.load(std::memory_order_acquire);
+      if (arbiter == nullptr) continue;
+      if (&below != &lower.Of(own)) {
+        if (!arbiter->TryLock()) continue;
+        held_.push_back(arbiter);
+      }
+      copies_.push_back(&below.copies);
+    }
+  }
+  ~Reach() STRATALLOC_TS(no_thread_safety_analysis) {
+    for (Mutex* arbiter : held_) arbiter->Unlock();
+  }
+  Reach(const Reach&) = delete;
+  Reach& operator=(const Reach&) = delete;
+
+  const std::vector<Copies*>& copies() const { return copies_; }
+
+ private:
+  std::vector<Mutex*> held_;
+  std::vector<Copies*> copies_;
+};
+
+Status LowerCopies::Open(DeviceAllocator& device, Mutex& arbiter,
+                         Bytes chunk_bytes) {
   if (host_ == nullptr) {
     host_ = std::make_unique<HostTier>(HostTier::Options{
-        options_.host_budget, device, options_.host_budget_is_given});
+        options_.host_budget, device.device(), options_.host_budget_is_given});
   }
-  // A second device with larger handles needs larger staging buffers. The
-  // disk opens with the first write, after all devices are known.
-  if (chunk_bytes <= chunk_bytes_) return {};
-  if (disk_ != nullptr) {
+  STRATALLOC_RETURN_IF_ERROR(OpenFor(device.device(), chunk_bytes));
+  reserves_.Join(chunk_bytes, Of(device).arbiter.exchange(&arbiter) == nullptr);
+  return {};
+}
+
+// A second device with larger handles needs larger staging buffers. The disk
+// opens with the first write, after all devices are known.
+Status LowerCopies::OpenFor(const Device& device, Bytes chunk_bytes) {
+  if (chunk_bytes <= reserves_.chunk_bytes()) return {};
+  if (disk() != nullptr) {
     return Fail(ErrorCode::kUnsupported,
                 "a device with larger handles came after the disk was opened");
   }
-  if (disk_allowed()) {
-    STRATALLOC_RETURN_IF_ERROR(MakeCoder(chunk_bytes));
-    STRATALLOC_RETURN_IF_ERROR(MakeStaging(device, chunk_bytes));
+  if (!disk_allowed()) return {};
+  STRATALLOC_RETURN_IF_ERROR(MakeCoder(chunk_bytes));
+  // Beside the budget, which may be full or 0: bytes can always be passed on to
+  // the disk.
+  return staging_.Open(device, chunk_bytes, options_.host_budget_is_given);
+}
+
+void LowerCopies::OpenReserve(const DeviceAllocator& device, bool open) {
+  if (std::exchange(Of(device).reserve_open, open) != open) {
+    reserves_.Open(open);
   }
-  chunk_bytes_ = chunk_bytes;
-  // A budget of fewer than four handles is too small to keep one back.
-  reserve_bytes_ = options_.host_budget >= 4 * chunk_bytes_ ? chunk_bytes_ : 0;
-  const Bytes on_disk = DiskTier::FileBytes(chunk_bytes_);
-  disk_reserve_bytes_ =
-      reserve_bytes_ == 0 && options_.disk_budget >= 4 * on_disk ? on_disk : 0;
-  return {};
 }
 
 // Now, and not with the first write: that is a reclaim's, when there may be no
@@ -83,83 +118,69 @@ Status LowerCopies::MakeCoder(Bytes chunk_bytes) {
                     " of host memory, which there is not. Free host memory, or "
                     "set disk_budget to 0");
   }
+  MutexLock lock(mutex_);
   coder_ = std::move(made);
   return {};
 }
 
-// Beside the budget, which may be full or 0: bytes can always be passed on to
-// the disk.
-Status LowerCopies::MakeStaging(const Device& device, Bytes chunk_bytes) {
-  auto memory = std::make_unique<HostTier>(HostTier::Options{
-      2 * chunk_bytes, device, options_.host_budget_is_given});
-  HostBuffer made[2];
-  for (HostBuffer& buffer : made) {
-    Result<HostBuffer> taken = memory->Allocate(chunk_bytes);
-    if (!taken) {
-      return Fail(taken.error().code,
-                  "the disk tier needs two buffers of " +
-                      FormatBytes(chunk_bytes) +
-                      " of pinned memory: " + taken.error().message);
-    }
-    buffer = *taken;
-  }
-  std::copy(std::begin(made), std::end(made), staging_);
-  staging_memory_ = std::move(memory);
-  return {};
-}
-
-Status LowerCopies::OpenDisk() {
-  if (disk_ != nullptr) return {};
+Result<DiskTier*> LowerCopies::Disk() {
+  if (DiskTier* const opened = disk()) return opened;
+  MutexLock lock(mutex_);
+  if (disk_ != nullptr) return disk_.get();
   DiskTier::Options options;
   options.directory = options_.disk_dir;
   options.budget = options_.disk_budget;
-  options.max_chunk_bytes = chunk_bytes_;
-  options.staging[0] = staging_[0].data;
-  options.staging[1] = staging_[1].data;
+  options.max_chunk_bytes = reserves_.chunk_bytes();
+  options.staging[0] = staging_.data(0);
+  options.staging[1] = staging_.data(1);
   options.coder = coder_;
   options.wrap_io = options_.wrap_io;
+  options.deadline = options_.disk_deadline;
   STRATALLOC_ASSIGN_OR_RETURN(disk_, DiskTier::Open(options));
-  return {};
+  opened_.store(disk_.get(), std::memory_order_release);
+  return disk_.get();
 }
 
-LowerCopy* LowerCopies::Find(Address handle) {
-  auto it = copies_.find(handle);
-  return it == copies_.end() ? nullptr : &it->second;
+LowerCopy* LowerCopies::Find(const DeviceAllocator& device, Address handle) {
+  Copies& copies = Of(device).copies;
+  auto it = copies.find(handle);
+  return it == copies.end() ? nullptr : &it->second;
 }
 
 LowerCopy& LowerCopies::At(DeviceAllocator& device, HandleRef handle) {
-  LowerCopy& copy = copies_[handle.address()];
+  LowerCopy& copy = Of(device).copies[handle.address()];
   copy.device = &device;
   copy.handle = handle;
   return copy;
 }
 
 void LowerCopies::CollectDropped(DeviceAllocator& device) {
+  Below& below = Of(device);
   for (const auto& [handle, generation] : device.TakeDropped()) {
-    dropped_.push_back({&device, handle, generation});
+    below.dropped.push_back({handle, generation});
   }
   // Copies of what is on its way out are written right now.
-  const auto leaves = [&](const Dropped& one) {
+  const auto leaves = [](const Dropped& one) {
     const HandleState state = one.handle.state();
-    return one.device != &device || state == HandleState::kLeaving ||
-           state == HandleState::kCopyingOut;
+    return state == HandleState::kLeaving || state == HandleState::kCopyingOut;
   };
-  const auto first = std::partition(dropped_.begin(), dropped_.end(), leaves);
-  const std::vector<Dropped> dropped(first, dropped_.end());
-  dropped_.erase(first, dropped_.end());
+  const auto first =
+      std::partition(below.dropped.begin(), below.dropped.end(), leaves);
+  const std::vector<Dropped> dropped(first, below.dropped.end());
+  below.dropped.erase(first, below.dropped.end());
   if (dropped.empty()) return;
   // A copy may still be on its way up out of a buffer that goes back now.
   if (Status status = device.DrainArrivals(); !status) {
-    undrained_.Tell(LogLevel::kError, status.error().message,
-                    status.error().message);
+    below.undrained.Tell(LogLevel::kError, status.error().message,
+                         status.error().message);
   } else {
-    undrained_.Over();
+    below.undrained.Over();
   }
-  for (const auto& [owner, handle, generation] : dropped) {
-    LowerCopy* copy = Find(handle.address());
+  for (const auto& [handle, generation] : dropped) {
+    LowerCopy* copy = Find(device, handle.address());
     // A copy made after the free belongs to the new bytes.
     if (copy == nullptr || copy->generation >= generation) continue;
-    Forget(handle);
+    Forget(device, handle);
   }
 }
 
@@ -171,66 +192,94 @@ void LowerCopies::Drop(LowerCopy& copy) {
 
 void LowerCopies::FreeChunk(LowerCopy& copy) {
   packed_ -= copy.disk.stored.codec != DiskCodec::kOff;
-  crowded_out_.reset();
-  disk_->Free(copy.disk);
+  TryDiskAgain();
+  disk()->Free(copy.disk);
   copy.disk = {};
 }
 
-void LowerCopies::Forget(HandleRef handle) {
-  if (LowerCopy* copy = Find(handle.address())) {
+void LowerCopies::Forget(const DeviceAllocator& device, HandleRef handle) {
+  if (LowerCopy* copy = Find(device, handle.address())) {
     Drop(*copy);
-    copies_.erase(handle.address());
+    Of(device).copies.erase(handle.address());
   }
 }
 
-Bytes LowerCopies::HostRoom() const {
-  return options_.host_budget - (reserve_open_ ? 0 : reserve_bytes_);
+Bytes LowerCopies::HostRoom(const DeviceAllocator& device) const {
+  return options_.host_budget - reserves_.OfHost(reserve_is_open(device));
 }
 
-Bytes LowerCopies::Room(bool host, bool disk) const {
+Bytes LowerCopies::Room(bool host, bool disk) {
   Bytes host_held = 0, disk_held = 0;
-  for (const auto& [address, copy] : copies_) {
-    if (!IsAway(copy.handle.state())) continue;
-    // Of two the host's is given up.
-    if (copy.disk) {
-      disk_held += DiskTier::FileBytes(copy.disk);
-    } else {
-      host_held += copy.host.bytes;
+  for (const Below& below : below_) {
+    Mutex* const arbiter = below.arbiter.load(std::memory_order_acquire);
+    if (arbiter == nullptr) continue;
+    MutexLock lock(*arbiter);
+    for (const auto& [address, copy] : below.copies) {
+      if (!IsAway(copy.handle.state())) continue;
+      // Of two the host's is given up.
+      if (copy.disk) {
+        disk_held += DiskTier::FileBytes(copy.disk);
+      } else {
+        host_held += copy.host.bytes;
+      }
     }
   }
-  const Bytes on_host = host ? HostRoom() - std::min(HostRoom(), host_held) : 0;
-  if (!disk || !disk_allowed() || (disk_ != nullptr && disk_->offline())) {
+  const DiskTier* const opened = this->disk();
+  const Bytes host_budget = options_.host_budget - reserves_.OfHost();
+  const Bytes on_host =
+      host ? host_budget - std::min(host_budget, host_held) : 0;
+  if (!disk || !disk_allowed() || (opened != nullptr && opened->offline())) {
     return on_host;
   }
-  const Bytes budget = options_.disk_budget - disk_reserve_bytes_;
-  const Bytes chunks = (budget - std::min(budget, disk_held)) /
-                       DiskTier::FileBytes(chunk_bytes_);
-  return on_host + chunks * chunk_bytes_;
+  const Bytes budget = options_.disk_budget - reserves_.OfDisk();
+  const Bytes chunk = reserves_.chunk_bytes();
+  const Bytes chunks =
+      (budget - std::min(budget, disk_held)) / DiskTier::FileBytes(chunk);
+  return on_host + chunks * chunk;
 }
 
-void LowerCopies::RefillReserve(std::uint32_t now) {
+void LowerCopies::RefillReserve(DeviceAllocator& device) {
+  const Bytes reserve = reserves_.OfHost(), disk_reserve = reserves_.OfDisk();
   Error why;
-  while (reserve_bytes_ > 0 &&
-         host_->used() > options_.host_budget - reserve_bytes_ &&
-         GiveUpHostCopy(chunk_bytes_, now, &why)) {
+  while (reserve > 0 && host_->used() > options_.host_budget - reserve &&
+         GiveUpHostCopy(device, reserves_.chunk_bytes(), &why)) {
   }
-  while (disk_reserve_bytes_ > 0 && disk_ != nullptr &&
-         disk_->used() > disk_->budget() - disk_reserve_bytes_ &&
-         GiveUpChunk()) {
+  while (disk_reserve > 0 && disk() != nullptr &&
+         disk()->used() > disk()->budget() - disk_reserve &&
+         GiveUpChunk(device)) {
   }
+}
+
+void LowerCopies::PutUnread(HostBuffer buffer) {
+  {
+    MutexLock lock(mutex_);
+    unread_.push_back(buffer);
+  }
+  FreeUnread();
+}
+
+void LowerCopies::FreeUnread() {
+  std::vector<HostBuffer> free;
+  {
+    MutexLock lock(mutex_);
+    if (unread_.empty() || disk()->stuck()) return;
+    free.swap(unread_);
+  }
+  for (HostBuffer one : free) host_->Free(one);
 }
 
 HostBuffer LowerCopies::TakeSpareHost(Bytes bytes) {
+  FreeUnread();
   const double room =
       std::min(static_cast<double>(options_.host_budget) *
                    options_.cpu_offload_threshold,
-               static_cast<double>(options_.host_budget - reserve_bytes_));
+               static_cast<double>(options_.host_budget - reserves_.OfHost()));
   if (static_cast<double>(host_->used() + bytes) > room) return {};
   Result<HostBuffer> buffer = host_->Allocate(bytes);
   return buffer ? *buffer : HostBuffer{};
 }
 
-Result<HostBuffer> LowerCopies::TakeHost(Bytes bytes, std::uint32_t now) {
+Result<HostBuffer> LowerCopies::TakeHost(DeviceAllocator& device, Bytes bytes) {
   if (HostBuffer spare = TakeSpareHost(bytes)) return spare;
   Error why{
       ErrorCode::kHostOutOfMemory,
@@ -241,17 +290,17 @@ Result<HostBuffer> LowerCopies::TakeHost(Bytes bytes, std::uint32_t now) {
   // Above the threshold colder copies go down; without a disk, or with one
   // that fails, the rest of the budget is used.
   const auto allocate = [&]() -> Result<HostBuffer> {
-    if (host_->used() + bytes > HostRoom()) return tl::unexpected(why);
+    if (host_->used() + bytes > HostRoom(device)) return tl::unexpected(why);
     return host_->Allocate(bytes);
   };
-  const bool made_room = GiveUpHostCopy(bytes, now, &why);
+  const bool made_room = GiveUpHostCopy(device, bytes, &why);
   Result<HostBuffer> buffer = allocate();
-  while (!buffer && made_room && GiveUpHostCopy(bytes, now, &why)) {
+  while (!buffer && made_room && GiveUpHostCopy(device, bytes, &why)) {
     buffer = allocate();
   }
   if (buffer) return buffer;
   // Within the budget it is the machine that has no more, or the disk failed.
-  const bool spent = host_->used() + bytes > HostRoom();
+  const bool spent = host_->used() + bytes > HostRoom(device);
   if (spent || why.code == ErrorCode::kIo) return tl::unexpected(why);
   if (!disk_allowed()) {
     buffer.error().message += ", and so does a disk_budget";
@@ -259,7 +308,8 @@ Result<HostBuffer> LowerCopies::TakeHost(Bytes bytes, std::uint32_t now) {
   return buffer;
 }
 
-bool LowerCopies::GiveUpHostCopy(Bytes bytes, std::uint32_t now, Error* why) {
+bool LowerCopies::GiveUpHostCopy(DeviceAllocator& device, Bytes bytes,
+                                 Error* why) {
   // Cheapest first: a copy that is on disk too costs nothing, one of a
   // resident handle costs a copy later, an only copy costs a write now.
   struct Choice {
@@ -268,19 +318,23 @@ bool LowerCopies::GiveUpHostCopy(Bytes bytes, std::uint32_t now, Error* why) {
     LowerCopy* copy;
   };
   std::vector<Choice> choices;
-  for (auto& [address, copy] : copies_) {
-    if (!copy.host) continue;
-    const HandleUse& use = copy.handle.use();
-    const HandleState state = copy.handle.state();
-    if (state == HandleState::kCopyingOut || state == HandleState::kLeaving) {
-      continue;
+  const Reach reach(*this, device);
+  for (Copies* copies : reach.copies()) {
+    for (auto& [address, copy] : *copies) {
+      if (!copy.host) continue;
+      const HandleUse& use = copy.handle.use();
+      const HandleState state = copy.handle.state();
+      if (state == HandleState::kCopyingOut || state == HandleState::kLeaving) {
+        continue;
+      }
+      const int cost = copy.disk ? 0 : IsAway(state) ? 2 : 1;
+      if (cost == 2 && !disk_allowed()) continue;
+      Candidate candidate;
+      candidate.last_use = use.last_use.load();
+      candidate.intervals = use.Intervals();
+      const std::uint32_t now = copy.device->use_clock().load();
+      choices.push_back({cost, Coldness(candidate, now), &copy});
     }
-    const int cost = copy.disk ? 0 : IsAway(state) ? 2 : 1;
-    if (cost == 2 && !disk_allowed()) continue;
-    Candidate candidate;
-    candidate.last_use = use.last_use.load();
-    candidate.intervals = use.Intervals();
-    choices.push_back({cost, Coldness(candidate, now), &copy});
   }
   std::sort(
       choices.begin(), choices.end(), [](const Choice& a, const Choice& b) {
@@ -338,18 +392,37 @@ bool LowerCopies::GiveUpChunkOf(LowerCopy& copy) {
   return true;
 }
 
-bool LowerCopies::GiveUpChunk() {
-  for (auto& [address, copy] : copies_) {
-    if (copy.disk && GiveUpChunkOf(copy)) return true;
+bool LowerCopies::GiveUpChunk(const DeviceAllocator& device) {
+  const Reach reach(*this, device);
+  for (Copies* copies : reach.copies()) {
+    for (auto& [address, copy] : *copies) {
+      if (copy.disk && GiveUpChunkOf(copy)) return true;
+    }
   }
   return false;
 }
 
-bool LowerCopies::DiskHasRoom(Bytes bytes) const {
-  const Bytes room =
-      disk_->budget() - (reserve_open_ ? 0 : disk_reserve_bytes_);
-  return disk_->used() + DiskTier::FileBytes(bytes) <= room &&
-         disk_->HasRoom(bytes);
+bool LowerCopies::DiskHasRoom(const DeviceAllocator& device,
+                              const DiskTier& disk, Bytes bytes) const {
+  const Bytes room = disk.budget() - reserves_.OfDisk(reserve_is_open(device));
+  return disk.used() + DiskTier::FileBytes(bytes) <= room &&
+         disk.HasRoom(bytes);
+}
+
+Error LowerCopies::DiskIsFull(const DiskTier& disk, Bytes bytes,
+                              Bytes kept) const {
+  return {ErrorCode::kIo,
+          "the disk budget of " + FormatBytes(disk.budget()) +
+              " has no room for " + FormatBytes(bytes) + ": " +
+              FormatBytes(disk.used()) + " are in use and " +
+              FormatBytes(kept) +
+              " are kept back for what must return. Raise disk_budget; the "
+              "memory stays where it is"};
+}
+
+std::optional<Error> LowerCopies::CrowdedOut() {
+  MutexLock lock(mutex_);
+  return crowded_out_;
 }
 
 Status LowerCopies::WriteToDisk(LowerCopy& copy, const void* data) {
@@ -358,33 +431,34 @@ Status LowerCopies::WriteToDisk(LowerCopy& copy, const void* data) {
                 "the host budget of " + FormatBytes(options_.host_budget) +
                     " is spent" + kNoDisk);
   }
-  STRATALLOC_RETURN_IF_ERROR(OpenDisk());
+  STRATALLOC_ASSIGN_OR_RETURN(DiskTier* const disk, Disk());
+  const DeviceAllocator& device = *copy.device;
   const Bytes bytes = copy.handle.bytes();
-  while (!DiskHasRoom(bytes) && GiveUpChunk()) {
+  bool room = DiskHasRoom(device, *disk, bytes);
+  while (!room && GiveUpChunk(device)) {
+    room = DiskHasRoom(device, *disk, bytes);
   }
   // Compressed it might have room in what is kept back, which it may not take.
-  if (!DiskHasRoom(bytes) && !reserve_open_ && disk_reserve_bytes_ > 0) {
-    return Fail(ErrorCode::kIo,
-                "the disk budget of " + FormatBytes(disk_->budget()) +
-                    " has no room for " + FormatBytes(bytes) + ": " +
-                    FormatBytes(disk_->used()) + " are in use and " +
-                    FormatBytes(disk_reserve_bytes_) +
-                    " are kept back for what must return. Raise disk_budget; "
-                    "the memory stays where it is");
+  const Bytes kept = reserves_.OfDisk();
+  if (!room && !reserve_is_open(device) && kept > 0) {
+    return tl::unexpected(DiskIsFull(*disk, bytes, kept));
   }
   // Compressed chunks let more be here than would be raw, and what is in the
   // way of a swap then is smaller as well: it is worth any codec's time.
-  const bool has_room = disk_->HasRoom(bytes);
+  const bool has_room = disk->HasRoom(bytes);
   const bool crowded = !has_room && packed_ > 0;
   const DiskCodec codec =
       crowded ? DiskCodec::kZstd
               : CodecOf(copy.device->RuleOf(copy.handle),
                         disk_codec_.load(std::memory_order_relaxed));
   const bool tries = !has_room && codec != DiskCodec::kOff;
-  if (tries && crowded_out_) return tl::unexpected(*crowded_out_);
+  if (tries) {
+    if (auto crowded_out = CrowdedOut()) return tl::unexpected(*crowded_out);
+  }
   Result<DiskChunk> chunk =
-      disk_->Write(data, bytes, copy.handle.address(), copy.generation, codec);
+      disk->Write(data, bytes, copy.handle.address(), copy.generation, codec);
   if (!chunk) {
+    MutexLock lock(mutex_);
     if (tries) crowded_out_ = chunk.error();
     return tl::unexpected(std::move(chunk).error());
   }
@@ -396,40 +470,10 @@ Status LowerCopies::WriteToDisk(LowerCopy& copy, const void* data) {
 }
 
 Status LowerCopies::ReadFromDisk(const LowerCopy& copy, void* to) {
-  STRATALLOC_CHECK(disk_ != nullptr && copy.disk, "no chunk to read");
-  STRATALLOC_RETURN_IF_ERROR(disk_->Read(copy.disk, to));
+  STRATALLOC_CHECK(disk() != nullptr && copy.disk, "no chunk to read");
+  STRATALLOC_RETURN_IF_ERROR(disk()->Read(copy.disk, to));
   read_bytes_ += copy.disk.bytes;
   return {};
-}
-
-Result<void*> LowerCopies::TakeStaging() {
-  if (!staging_[0]) {
-    return Fail(ErrorCode::kHostOutOfMemory, "no disk is used");
-  }
-  staging_next_ ^= 1;
-  StagingUse& use = staging_use_[staging_next_];
-  if (use.event != kNoEvent) {
-    if (!STRATALLOC_PLANTED(kReusedStaging)) {
-      STRATALLOC_RETURN_IF_ERROR(
-          use.device->device().SynchronizeEvent(use.event));
-    }
-    use.device->PutEvent(std::exchange(use.event, kNoEvent));
-  }
-  return staging_[staging_next_].data;
-}
-
-void LowerCopies::Close() {
-  for (StagingUse& use : staging_use_) {
-    if (use.event != kNoEvent) use.device->PutEvent(use.event);
-    use.event = kNoEvent;
-  }
-}
-
-Status LowerCopies::MarkStaging(DeviceAllocator& device, StreamId stream) {
-  const EventId event = device.TakeEvent();
-  if (event == kNoEvent) return device.device().SynchronizeStream(stream);
-  staging_use_[staging_next_] = {event, &device};
-  return device.device().RecordEvent(event, stream);
 }
 
 }  // namespace stratalloc

@@ -2,16 +2,22 @@
 // The copies that handles have below the device: pinned host buffers and
 // chunks of the spill file, and what to give up when a tier is full.
 //
-// Who may call: the holder of the arbiter, without a device lock except where
-// a method says so. Every method may wait for disk or for copies in flight.
-// Lifetime: the engine's.
+// Thread-safety: the copies of a device belong to the holder of its arbiter,
+// who calls without a device lock. Tiers, budgets and staging buffers are
+// shared by all devices. Room that only a copy of another device can give is
+// had if its arbiter is free at that moment: a thread waits for no other
+// device's. Every method may wait for the disk or for copies in flight but
+// where a method says so. Locks: kLower, for budgets; it is not held across
+// I/O, but the first write opens the file under it. Lifetime: the engine's.
 // Invariants: a handle whose state is kHost, kHostAndDisk or kDisk has
 // exactly the copies its state names; a handle with has_copy has at least one
 // copy of generation `generation`; host used = sum of buffers here.
 #ifndef STRATALLOC_TIERING_ENGINE_LOWER_COPIES_H_
 #define STRATALLOC_TIERING_ENGINE_LOWER_COPIES_H_
 
+#include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -19,7 +25,10 @@
 #include <string>
 #include <vector>
 
+#include "allocator/base/mutex.h"
 #include "allocator/device_allocator.h"
+#include "tiering/engine/reserves.h"
+#include "tiering/engine/staging.h"
 #include "tiering/engine/told.h"
 #include "tiering/host/host_tier.h"
 #include "tiering/io/disk_tier.h"
@@ -49,17 +58,22 @@ class LowerCopies {
     DiskCodec disk_codec = DiskCodec::kOff;
     double cpu_offload_threshold = 0.90;
     WrapIo wrap_io = {};  // see DiskTier::Options
+    std::chrono::nanoseconds disk_deadline = DiskTier::Options{}.deadline;
   };
 
   explicit LowerCopies(Options options)
-      : options_(std::move(options)), disk_codec_(options_.disk_codec) {}
+      : options_(std::move(options)),
+        disk_codec_(options_.disk_codec),
+        reserves_(options_.host_budget, options_.disk_budget,
+                  DiskTier::FileBytes(Bytes{0})) {}
 
-  // The first device decides the context that registers host memory.
-  // `chunk_bytes` is its large handle: the size of the staging buffers.
-  Status Open(const Device& device, Bytes chunk_bytes);
+  // The device's copies belong to the holder of `arbiter`. The first device
+  // decides the context that registers host memory. `chunk_bytes` is its large
+  // handle: the size of the staging buffers. One call at a time.
+  Status Open(DeviceAllocator& device, Mutex& arbiter, Bytes chunk_bytes);
   bool is_open() const { return host_ != nullptr; }
 
-  LowerCopy* Find(Address handle);
+  LowerCopy* Find(const DeviceAllocator& device, Address handle);
   LowerCopy& At(DeviceAllocator& device, HandleRef handle);
   // Drops what the allocator reported: handles whose last block was freed.
   void CollectDropped(DeviceAllocator& device);
@@ -78,23 +92,28 @@ class LowerCopies {
   // Gives back the copies of one handle: its bytes changed or are no more.
   void Drop(LowerCopy& copy);
   // Drop, and forget the record.
-  void Forget(HandleRef handle);
+  void Forget(const DeviceAllocator& device, HandleRef handle);
 
   // A host buffer of `bytes`, after demoting or dropping colder copies; those
   // that a rule keeps off the disk are not demoted. Never
-  // touches the copies of handles that are kCopyingOut. `now`: the clock.
-  Result<HostBuffer> TakeHost(Bytes bytes, std::uint32_t now);
+  // touches the copies of handles that are kCopyingOut. For `device`.
+  Result<HostBuffer> TakeHost(DeviceAllocator& device, Bytes bytes);
   void PutHost(HostBuffer buffer) { host_->Free(buffer); }
+  // The same of one that a failed read was to fill: as long as the disk does
+  // not answer it is the kernel's.
+  void PutUnread(HostBuffer buffer) EXCLUDES(mutex_);
   // While open, TakeHost may use the last chunk's worth of the host budget or,
   // where that holds fewer than four, WriteToDisk that of the disk's. That much
   // is kept back from evictions, so that a restore can always swap, all else
   // full: one handle out into the reserve, one in, and the copy of the one that
   // came in refills the reserve (its chunk of a full disk makes room for
-  // another's).
-  void OpenReserve(bool open) { reserve_open_ = open; }
-  bool reserve_is_open() const { return reserve_open_; }
+  // another's). Each device has one, as far as the budget allows.
+  void OpenReserve(const DeviceAllocator& device, bool open);
+  bool reserve_is_open(const DeviceAllocator& device) const {
+    return Of(device).reserve_open;
+  }
   // Gives up copies of resident handles until the reserve is whole again.
-  void RefillReserve(std::uint32_t now);
+  void RefillReserve(DeviceAllocator& device);
   // Only if there is room below the threshold: keeping a copy is optional.
   HostBuffer TakeSpareHost(Bytes bytes);
 
@@ -104,80 +123,95 @@ class LowerCopies {
   // Where a disk has no room but for what gets smaller, the first chunk that
   // does not get in is the last that is compressed for it, until there is room
   // or another batch begins, which calls this.
-  void TryDiskAgain() { crowded_out_.reset(); }
+  void TryDiskAgain() EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    crowded_out_.reset();
+  }
   // Of what is written from now on. Any thread.
   void SetDiskCodec(DiskCodec codec) {
     disk_codec_.store(codec, std::memory_order_relaxed);
   }
   Status ReadFromDisk(const LowerCopy& copy, void* to);
 
-  // One of two pinned buffers of a large handle's size, used in turn. Waits
-  // until the copy that last read it is complete. nullptr without a disk.
-  Result<void*> TakeStaging();
-  // The buffer taken last is read by copies on `stream` until they are done.
-  Status MarkStaging(DeviceAllocator& device, StreamId stream);
+  Staging& staging() { return staging_; }
 
   // The staging events go back to their devices. Before those are destroyed.
-  void Close();
+  void Close() { staging_.Close(); }
 
   // Bytes of handles that could leave before both tiers are full, the reserve
   // kept. Copies of resident handles count as room. In one piece or not.
-  // Of both tiers, or of one.
-  Bytes Room(bool host = true, bool disk = true) const;
+  // Of both tiers, or of one. Called without an arbiter: it takes each.
+  Bytes Room(bool host = true, bool disk = true);
   bool disk_allowed() const { return options_.disk_budget > 0; }
-  DiskTier* disk() const { return disk_.get(); }
+  // nullptr until the first write. Any thread; never waits.
+  DiskTier* disk() const { return opened_.load(std::memory_order_acquire); }
   HostTier* host() const { return host_.get(); }
   const Options& options() const { return options_; }
   Bytes written_bytes() const { return written_bytes_; }  // to disk, ever
   Bytes stored_bytes() const { return stored_bytes_; }    // it was stored in
   Bytes read_bytes() const { return read_bytes_; }        // from disk, ever
-  const std::map<Address, LowerCopy>& all() const { return copies_; }
-  std::map<Address, LowerCopy>& all() { return copies_; }
+  using Copies = std::map<Address, LowerCopy>;
+  Copies& all(const DeviceAllocator& device) { return Of(device).copies; }
 
  private:
-  Status OpenDisk();
-  Status MakeCoder(Bytes chunk_bytes);
-  Status MakeStaging(const Device& device, Bytes chunk_bytes);
-  // The part of the budget that may be used now.
-  Bytes HostRoom() const;
-  // Makes room for one buffer of `bytes`; false if nothing could be given up.
-  bool GiveUpHostCopy(Bytes bytes, std::uint32_t now, Error* why);
-  bool GiveUpChunk();
-  void FreeChunk(LowerCopy& copy);
-  // In the part of the disk's budget that may be used now.
-  bool DiskHasRoom(Bytes bytes) const;
-
-  const Options options_;
-  std::atomic<DiskCodec> disk_codec_;
-  Bytes chunk_bytes_ = 0;
-  Bytes reserve_bytes_ = 0;       // of the host budget
-  Bytes disk_reserve_bytes_ = 0;  // of the disk's, if there is none of the host
-  bool reserve_open_ = false;
-  std::unique_ptr<HostTier> host_;
-  // Beside the host budget. The disk's ring holds these buffers: they go after
-  // it, and are replaced before there is one.
-  std::unique_ptr<HostTier> staging_memory_;
-  HostBuffer staging_[2];
-  std::shared_ptr<ChunkCodec> coder_;  // the disk's, before there is one
-  std::unique_ptr<DiskTier> disk_;
-  struct StagingUse {
-    EventId event = kNoEvent;
-    DeviceAllocator* device = nullptr;  // whose pool the event came from
-  };
-  StagingUse staging_use_[2];
-  int staging_next_ = 0;
-  Bytes written_bytes_ = 0, stored_bytes_ = 0, read_bytes_ = 0;
-  std::uint64_t packed_ = 0;          // chunks that lie there compressed
-  std::optional<Error> crowded_out_;  // see TryDiskAgain
-  std::map<Address, LowerCopy> copies_;
   // What the allocator reported and CollectDropped has yet to drop.
   struct Dropped {
-    const DeviceAllocator* device;
     HandleRef handle;
     std::uint32_t generation;
   };
-  std::vector<Dropped> dropped_;
-  Told undrained_;  // copies that arrive do not complete
+  // Of one device: its arbiter's holder's.
+  struct Below {
+    std::atomic<Mutex*> arbiter{nullptr};  // nullptr: it has not joined
+    bool reserve_open = false;
+    Copies copies;
+    std::vector<Dropped> dropped;
+    Told undrained;  // copies that arrive do not complete
+  };
+  Below& Of(const DeviceAllocator& device) {
+    return below_[static_cast<std::size_t>(device.device().index())];
+  }
+  const Below& Of(const DeviceAllocator& device) const {
+    return below_[static_cast<std::size_t>(device.device().index())];
+  }
+  // The copies that the holder of one device's arbiter may give up.
+  class Reach;
+
+  // Opens it at the first call.
+  Result<DiskTier*> Disk() EXCLUDES(mutex_);
+  Status MakeCoder(Bytes chunk_bytes);
+  Status OpenFor(const Device& device, Bytes chunk_bytes) EXCLUDES(mutex_);
+  void FreeUnread() EXCLUDES(mutex_);
+  // The part of the budget that may be used now.
+  Bytes HostRoom(const DeviceAllocator& device) const;
+  // Makes room for one buffer of `bytes`; false if nothing could be given up.
+  bool GiveUpHostCopy(DeviceAllocator& device, Bytes bytes, Error* why);
+  bool GiveUpChunk(const DeviceAllocator& device);
+  void FreeChunk(LowerCopy& copy);
+  // In the part of the disk's budget that may be used now.
+  bool DiskHasRoom(const DeviceAllocator& device, const DiskTier& disk,
+                   Bytes bytes) const;
+  Error DiskIsFull(const DiskTier& disk, Bytes bytes, Bytes kept) const;
+  // Where the budget has no room for it raw: why it is not worth a try.
+  std::optional<Error> CrowdedOut() EXCLUDES(mutex_);
+
+  const Options options_;
+  std::atomic<DiskCodec> disk_codec_;
+  Reserves reserves_;
+  std::unique_ptr<HostTier> host_;  // made before the first device joins
+  // The disk's ring holds its buffers: it goes after the disk.
+  Staging staging_;
+  std::array<Below, kMaxDevices> below_;
+  std::atomic<Bytes> written_bytes_{0}, stored_bytes_{0}, read_bytes_{0};
+  std::atomic<std::uint64_t> packed_{0};  // chunks that lie there compressed
+  std::atomic<DiskTier*> opened_{nullptr};
+
+  Mutex mutex_{LockRank::kLower};
+  std::optional<Error> crowded_out_ GUARDED_BY(mutex_);  // see TryDiskAgain
+  // A read that came too late may still fill them.
+  std::vector<HostBuffer> unread_ GUARDED_BY(mutex_);
+  // The disk's, before there is one.
+  std::shared_ptr<ChunkCodec> coder_ GUARDED_BY(mutex_);
+  std::unique_ptr<DiskTier> disk_ GUARDED_BY(mutex_);
 };
 
 }  // namespace stratalloc

@@ -15,7 +15,7 @@ constexpr int kLooksInVain = 100;
 
 }  // namespace
 
-MoverThread::MoverThread(std::function<void(int device)> relieve,
+MoverThread::MoverThread(std::function<void()> relieve,
                          std::function<bool()> step)
     : relieve_(std::move(relieve)),
       step_(std::move(step)),
@@ -30,8 +30,8 @@ void MoverThread::Stop() {
   thread_.join();
 }
 
-void MoverThread::AskRelief(int device) {
-  relief_.fetch_or(std::uint32_t{1} << device);
+void MoverThread::AskRelief() {
+  relief_.store(true);
   Wake();
 }
 
@@ -41,10 +41,7 @@ void MoverThread::Rouse() {
 }
 
 void MoverThread::Relieve() {
-  const std::uint32_t devices = relief_.exchange(0);
-  for (int i = 0; i < 32; ++i) {
-    if (devices >> i & 1) relieve_(i);
-  }
+  if (relief_.exchange(false)) relieve_();
 }
 
 void MoverThread::Run() {
@@ -61,7 +58,7 @@ void MoverThread::Run() {
     in_vain = step_() ? 0 : in_vain + 1;
     if (!sleeps_.load()) {
       std::this_thread::sleep_for(kBetweenLooks * (1 + in_vain / 10));
-    } else if (in_vain > 0 && relief_.load() == 0 && !stop_.load()) {
+    } else if (in_vain > 0 && !relief_.load() && !stop_.load()) {
       asked_.wait(seen);
       sleeps_.store(false);
       in_vain = 0;

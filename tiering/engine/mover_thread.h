@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine's background thread: it moves pages ahead of use, and relieves
-// devices on which a threshold was crossed. While there is work it looks again
-// after microseconds, since streams announce nothing; else it sleeps until it
-// is woken.
+// The background thread of one device: it moves pages ahead of use, and
+// relieves the device when a threshold was crossed. While there is work it
+// looks again after microseconds, since streams announce nothing; else it
+// sleeps until it is woken.
 //
 // Thread-safety: AskRelief and Wake from any thread, with or without the GIL
 // and under a device lock; they never wait for the work. Stop by one caller.
@@ -21,8 +21,7 @@ class MoverThread {
  public:
   // Both run on the thread. `step` returns whether there may be more to do
   // soon.
-  MoverThread(std::function<void(int device)> relieve,
-              std::function<bool()> step);
+  MoverThread(std::function<void()> relieve, std::function<bool()> step);
   ~MoverThread();
 
   // Finishes the work in hand and ends the thread; what is asked afterwards is
@@ -30,7 +29,7 @@ class MoverThread {
   // its libraries are being torn down. Idempotent.
   void Stop();
 
-  void AskRelief(int device);
+  void AskRelief();
   // There may be something to do.
   void Wake() {
     if (sleeps_.load(std::memory_order_seq_cst)) Rouse();
@@ -41,9 +40,9 @@ class MoverThread {
   void Rouse();
   void Relieve();
 
-  const std::function<void(int)> relieve_;
+  const std::function<void()> relieve_;
   const std::function<bool()> step_;
-  std::atomic<std::uint32_t> relief_{0};  // bit per device
+  std::atomic<bool> relief_{false};
   std::atomic<bool> stop_{false};
   std::atomic<bool> sleeps_{false};
   // Wakes the thread; an atomic wait needs no lock.

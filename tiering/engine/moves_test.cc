@@ -63,7 +63,7 @@ TEST_F(MovesTest, WhatLeftReturnsWithItsBytes) {
   EXPECT_EQ(one.state(), HandleState::kHost);
   EXPECT_EQ(counters_.evicted_handles, 2u);
 
-  Restoration planned({state_, *lower_, counters_, nullptr, /*planned=*/true});
+  Restoration planned({state_, *lower_, nullptr, /*planned=*/true});
   // Named twice, in any order.
   ASSERT_TRUE(planned.Run(std::vector{two, one, two}).has_value());
   ASSERT_TRUE(allocator_->DrainArrivals().has_value());
@@ -97,9 +97,8 @@ TEST_F(MovesTest, TheRingsHearOfEveryTier) {
   EXPECT_EQ(one.state(), HandleState::kDisk);
   EXPECT_EQ(two.state(), HandleState::kHost);
   EXPECT_EQ(Heard(since), below());
-  ASSERT_TRUE(Restoration({state_, *lower_, counters_, nullptr})
-                  .Run({&one, 1})
-                  .has_value());
+  ASSERT_TRUE(
+      Restoration({state_, *lower_, nullptr}).Run({&one, 1}).has_value());
   ASSERT_TRUE(allocator_->DrainArrivals().has_value());
   EXPECT_EQ(Heard(since), below());
   ASSERT_TRUE(allocator_->Free(blocks_.back()).has_value());  // two, away
@@ -116,7 +115,7 @@ TEST_F(MovesTest, TheRingsHearOfEveryTier) {
 TEST_F(MovesTest, HandleUsedWhileItWaitsStays) {
   Open(16 * kMiB);
   const HandleRef one = Malloc(1), two = Malloc(2);
-  Leaver leaver({state_, *lower_, counters_, all_});
+  Leaver leaver({state_, *lower_, all_});
   Status why;
   const auto tally = std::make_shared<LeaveTally>();
   ASSERT_EQ(leaver.Choose(std::vector{one, two}, Below::kEither, tally, &why),
@@ -153,7 +152,7 @@ TEST_F(MovesTest, ARestoreAsksForTheRoomItLacksUnlessItMayNot) {
   }
 
   const Status free_only =
-      Restoration({state_, *lower_, counters_, nullptr}).Run({&away, 1});
+      Restoration({state_, *lower_, nullptr}).Run({&away, 1});
   ASSERT_FALSE(free_only.has_value());
   EXPECT_EQ(free_only.error().code, ErrorCode::kOutOfMemory);
   EXPECT_FALSE(state_.under_pressure.load()) << "nobody was refused";
@@ -164,7 +163,7 @@ TEST_F(MovesTest, ARestoreAsksForTheRoomItLacksUnlessItMayNot) {
     return Bytes{0};
   };
   const Status refused =
-      Restoration({state_, *lower_, counters_, in_vain}).Run({&away, 1});
+      Restoration({state_, *lower_, in_vain}).Run({&away, 1});
   ASSERT_FALSE(refused.has_value());
   EXPECT_EQ(refused.error().code, ErrorCode::kOutOfMemory);
   EXPECT_THAT(asked, ElementsAre(kHandle));
@@ -172,9 +171,8 @@ TEST_F(MovesTest, ARestoreAsksForTheRoomItLacksUnlessItMayNot) {
   EXPECT_EQ(away.state(), HandleState::kHost);
 
   const auto evicts = [&](Bytes) { return Evict({others[0]}); };
-  ASSERT_TRUE(Restoration({state_, *lower_, counters_, evicts})
-                  .Run({&away, 1})
-                  .has_value());
+  ASSERT_TRUE(
+      Restoration({state_, *lower_, evicts}).Run({&away, 1}).has_value());
   ASSERT_TRUE(allocator_->DrainArrivals().has_value());
   EXPECT_EQ(LastByte(away), 9);
   EXPECT_EQ(others[0].state(), HandleState::kHost);

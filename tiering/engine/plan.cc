@@ -48,16 +48,10 @@ Bytes RoomForPlan(DeviceAllocator& device) {
 
 }  // namespace
 
-bool Engine::MoveAhead() {
-  bool more = false;
-  for (TieredDevice* state : movers_) more |= MoveAheadOn(*state);
-  return more;
-}
-
-bool Engine::MoveAheadOn(TieredDevice& state) {
+bool Engine::MoveAhead(TieredDevice& state) {
   bool freed = false, more = false;
   {
-    MutexLock arbiter(arbiter_);
+    MutexLock arbiter(state.arbiter);
     if (!CheckOn()) return false;
     Leaver& leaver = LeaverOf(state);
     const Bytes before = leaver.freed();
@@ -96,7 +90,7 @@ bool Engine::FetchAhead(TieredDevice& state) {
       planner.NextMissing(limit - std::min(limit, device.Reserved()));
   if (missing.empty()) return false;
   lower_.CollectDropped(device);
-  const std::uint64_t before = counters_.restored_handles;
+  const std::uint64_t before = state.counters.restored_handles;
   for (std::size_t at = 0; at < missing.size();) {
     const std::size_t unit = UnitOf(std::span(missing).subspan(at));
     const std::vector<HandleRef> handles(
@@ -110,13 +104,15 @@ bool Engine::FetchAhead(TieredDevice& state) {
     }
     at += unit;
   }
-  counters_.restored_before_use += counters_.restored_handles - before;
-  return counters_.restored_handles != before;
+  state.counters.restored_before_use +=
+      state.counters.restored_handles - before;
+  return state.counters.restored_handles != before;
 }
 
 void Engine::OnPressure(DeviceIndex device, Bytes allocated, Bytes limit) {
   TieredDevice& state = devices_[static_cast<int>(device)];
-  if (thread_ == nullptr || off() ||
+  MoverThread* const thread = threads_[static_cast<std::size_t>(device)].get();
+  if (thread == nullptr || off() ||
       !state.under_pressure.load(std::memory_order_relaxed)) {
     return;
   }
@@ -127,9 +123,7 @@ void Engine::OnPressure(DeviceIndex device, Bytes allocated, Bytes limit) {
   // The last relief found nothing, and until then nothing can have turned cold.
   const std::uint32_t now = state.allocator->use_clock().load();
   if (static_cast<std::int32_t>(now - state.relief_from.load()) < 0) return;
-  if (!state.relief_asked.exchange(true)) {
-    thread_->AskRelief(static_cast<int>(device));
-  }
+  if (!state.relief_asked.exchange(true)) thread->AskRelief();
 }
 
 void Engine::RelievePressure(TieredDevice& state) {
@@ -137,7 +131,7 @@ void Engine::RelievePressure(TieredDevice& state) {
   DeviceAllocator& device = *state.allocator;
   // Before looking: a thread that crosses the threshold later asks again.
   state.relief_asked.store(false);
-  MutexLock arbiter(arbiter_);
+  MutexLock arbiter(state.arbiter);
   lower_.CollectDropped(device);
   const Bytes goal = static_cast<Bytes>(options_.gpu_reload_threshold *
                                         static_cast<double>(device.limit()));

@@ -164,9 +164,8 @@ TEST_F(PlannerTest, EvictedPageIsNotLeavingAfterItsReturn) {
   const HandleRef page = planner_->Leaving().front();
   ASSERT_EQ(Evict({&page, 1}), kPage);
   EXPECT_THAT(planner_->Leaving(), Not(Contains(page)));
-  ASSERT_TRUE(Restoration({state_, *lower_, counters_, nullptr})
-                  .Run({&page, 1})
-                  .has_value());
+  ASSERT_TRUE(
+      Restoration({state_, *lower_, nullptr}).Run({&page, 1}).has_value());
   ASSERT_TRUE(allocator_->DrainArrivals().has_value());
   ASSERT_EQ(page.state(), HandleState::kResident);
   page.use().NoteUnseen(1);  // is not chosen any more
@@ -225,9 +224,8 @@ TEST_F(PlannerTest, ArrivingPageIsNotMissing) {
   Learn(pages_);
   ASSERT_EQ(Evict(std::vector{pages_[3], pages_[5], pages_[7]}), 3 * kPage);
   cudasim_hold_streams(1);
-  ASSERT_TRUE(Restoration({state_, *lower_, counters_, nullptr})
-                  .Run({&pages_[3], 1})
-                  .has_value());
+  ASSERT_TRUE(
+      Restoration({state_, *lower_, nullptr}).Run({&pages_[3], 1}).has_value());
   ASSERT_EQ(pages_[3].state(), HandleState::kCopyingIn);
   EXPECT_THAT(planner_->NextMissing(2 * kPage),
               ElementsAre(pages_[5], pages_[7]))

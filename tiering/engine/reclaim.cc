@@ -38,7 +38,9 @@ Admission::World Engine::LookAround() {
     Leaver& leaver =
         *leavers_[static_cast<std::size_t>(state->allocator->device().index())];
     // Asked first: what was pending before has come free, or is still pending.
-    world.device_busy |= !leaver.idle();
+    const auto device =
+        static_cast<unsigned>(state->allocator->device().index());
+    world.device_busy |= (wanting >> device & 1) != 0 && !leaver.idle();
     world.progress += leaver.freed();
   }
   world.progress += world.freed;
@@ -52,47 +54,66 @@ std::uint64_t Engine::TicketOf(OperatorThread& thread) {
   return thread.ticket;
 }
 
+std::uint64_t Engine::PinnedOn(OperatorThread& thread) const {
+  std::uint64_t devices = 0;
+  for (const TieredDevice* state : movers_) {
+    DeviceAllocator& device = *state->allocator;
+    bool pinned = false;
+    thread.ForEachPin([&](HandleUse& use) {
+      pinned |= device.table().RefOf(use).region != nullptr;
+    });
+    const auto ordinal = static_cast<unsigned>(device.device().index());
+    devices |= static_cast<std::uint64_t>(pinned) << ordinal;
+  }
+  return devices;
+}
+
 void Engine::NotePressure(DeviceIndex device) {
   if (off()) return;
   devices_[static_cast<int>(device)].NotePressure();
 }
 
-Status Engine::ResumeLocked(OperatorThread& thread) {
+Status Engine::Resume(OperatorThread& thread) {
   for (TieredDevice* state : movers_) {
-    DeviceAllocator& device = *state->allocator;
-    std::vector<HandleRef> away;
-    bool poisoned = false, arriving = false;
-    std::vector<HandleRef> pinned;
-    thread.ForEachPin([&](HandleUse& use) {
-      const HandleRef handle = device.table().RefOf(use);
-      if (handle.region != nullptr) pinned.push_back(handle);
-    });
-    FinishLeavingLocked(*state, pinned);
-    thread.ForEachPin([&](HandleUse& use) {
-      const HandleRef handle = device.table().RefOf(use);
-      if (handle.region == nullptr) return;
-      const HandleState s = handle.state();
-      // Somebody else brings it back, and ordered only its own stream.
-      arriving |= s == HandleState::kCopyingIn;
-      if (!IsAway(s)) return;
-      poisoned |= s == HandleState::kPoisoned;
-      away.push_back(handle);
-    });
-    if (arriving) STRATALLOC_RETURN_IF_ERROR(device.DrainArrivals());
-    if (away.empty() || STRATALLOC_PLANTED(kNotBack)) continue;
-    if (poisoned) {
-      return Fail(ErrorCode::kCorrupt,
-                  "what an operator under way uses was damaged on disk while "
-                  "the operator waited for memory");
-    }
-    STRATALLOC_RETURN_IF_ERROR(
-        RestoreBatchLocked(*state, away, Room::kEvict, {}, /*planned=*/false));
-    // The operator goes on in the middle: no event can be put in front of what
-    // it launches next on streams of its own.
-    if (STRATALLOC_PLANTED(kUndrainedResume)) continue;
-    STRATALLOC_RETURN_IF_ERROR(device.DrainArrivals());
+    MutexLock arbiter(state->arbiter);
+    STRATALLOC_RETURN_IF_ERROR(ResumeLocked(*state, thread));
   }
   return {};
+}
+
+Status Engine::ResumeLocked(TieredDevice& state, OperatorThread& thread) {
+  DeviceAllocator& device = *state.allocator;
+  std::vector<HandleRef> away;
+  bool poisoned = false, arriving = false;
+  std::vector<HandleRef> pinned;
+  thread.ForEachPin([&](HandleUse& use) {
+    const HandleRef handle = device.table().RefOf(use);
+    if (handle.region != nullptr) pinned.push_back(handle);
+  });
+  FinishLeavingLocked(state, pinned);
+  thread.ForEachPin([&](HandleUse& use) {
+    const HandleRef handle = device.table().RefOf(use);
+    if (handle.region == nullptr) return;
+    const HandleState s = handle.state();
+    // Somebody else brings it back, and ordered only its own stream.
+    arriving |= s == HandleState::kCopyingIn;
+    if (!IsAway(s)) return;
+    poisoned |= s == HandleState::kPoisoned;
+    away.push_back(handle);
+  });
+  if (arriving) STRATALLOC_RETURN_IF_ERROR(device.DrainArrivals());
+  if (away.empty() || STRATALLOC_PLANTED(kNotBack)) return {};
+  if (poisoned) {
+    return Fail(ErrorCode::kCorrupt,
+                "what an operator under way uses was damaged on disk while "
+                "the operator waited for memory");
+  }
+  STRATALLOC_RETURN_IF_ERROR(
+      RestoreBatchLocked(state, away, Room::kEvict, {}, /*planned=*/false));
+  // The operator goes on in the middle: no event can be put in front of what
+  // it launches next on streams of its own.
+  if (STRATALLOC_PLANTED(kUndrainedResume)) return {};
+  return device.DrainArrivals();
 }
 
 bool Engine::Reclaim(DeviceIndex index, MemoryRequest& request) {
@@ -103,27 +124,25 @@ bool Engine::Reclaim(DeviceIndex index, MemoryRequest& request) {
   Waiting waiting(*this, std::uint64_t{1} << static_cast<unsigned>(index));
   while (waiting.Await()) {
     auto lack = Admission::Lack::kPins;
-    {
-      MutexLock arbiter(arbiter_);
-      state.refusal.clear();  // of an earlier request
-      lower_.CollectDropped(*state.allocator);
-      waiting.AssertArbiterHeld();
-      Status resumed = waiting.ResumeLocked();
-      if (resumed) {
-        // The first time too: what another thread freed since the request was
-        // refused came before this wait, and is no news to it.
-        if (request.Take()) return true;
-        while (!request.IsHopeless() &&
-               (EvictVictimsLocked(state, request.Missing(), {},
-                                   Evictable::kAll) > 0 ||
-                state.allocator->RaiseLimit())) {
-          if (request.Take()) return true;
-        }
-        if (request.IsHopeless()) lack = Admission::Lack::kMemory;
-      } else if (resumed.error().code != ErrorCode::kOutOfMemory) {
+    if (Status resumed = waiting.Resume(); !resumed) {
+      if (resumed.error().code != ErrorCode::kOutOfMemory) {
         request.Fail(resumed.error());
         return false;
       }
+    } else {
+      MutexLock arbiter(state.arbiter);
+      state.refusal.clear();  // of an earlier request
+      lower_.CollectDropped(*state.allocator);
+      // The first time too: what another thread freed since the request was
+      // refused came before this wait, and is no news to it.
+      if (request.Take()) return true;
+      while (!request.IsHopeless() &&
+             (EvictVictimsLocked(state, request.Missing(), {},
+                                 Evictable::kAll) > 0 ||
+              state.allocator->RaiseLimit())) {
+        if (request.Take()) return true;
+      }
+      if (request.IsHopeless()) lack = Admission::Lack::kMemory;
     }
     waiting.Refused(lack);
   }
@@ -138,7 +157,7 @@ bool Engine::RestoreSpace(DeviceIndex index, Address address) {
   TieredDevice& state = devices_[static_cast<int>(index)];
   DeviceAllocator& device = *state.allocator;
   const HandleRef handle = device.table().RefOf(address);
-  MutexLock arbiter(arbiter_);
+  MutexLock arbiter(state.arbiter);
   FinishLeavingLocked(state, {&handle, 1});
   lower_.CollectDropped(device);
   // Before the first refusal nothing leaves, for this neither. It comes where
@@ -157,7 +176,7 @@ Bytes Engine::ReclaimCold(DeviceIndex device, Bytes bytes) {
   TieredDevice& state = devices_[static_cast<int>(device)];
   const std::uint32_t now = state.allocator->use_clock().load();
   if (static_cast<std::int32_t>(now - state.relief_from.load()) < 0) return 0;
-  MutexLock arbiter(arbiter_);
+  MutexLock arbiter(state.arbiter);
   lower_.CollectDropped(*state.allocator);
   return EvictVictimsLocked(state, bytes, {}, Evictable::kCold);
 }

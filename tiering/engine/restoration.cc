@@ -2,7 +2,9 @@
 #include "tiering/engine/restoration.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "allocator/base/check.h"
 #include "allocator/base/planted.h"
@@ -47,7 +49,7 @@ void Restoration::TakeRoom() {
   Bytes need = 0;
   for (HandleRef handle : missing_) need += handle.bytes();
   bool followed = false;
-  lower_.OpenReserve(true);
+  lower_.OpenReserve(device, true);
   while (taken_.size() < missing_.size()) {
     const Bytes bytes = missing_[taken_.size()].bytes();
     // What comes ahead of use takes no memory that is cached for a malloc, and
@@ -74,7 +76,7 @@ void Restoration::TakeRoom() {
     }
     need = ForgetWhatCame();
   }
-  lower_.OpenReserve(false);
+  lower_.OpenReserve(device, false);
   // What there is room for comes first: its host copies make room for the
   // next victims when no other tier has any.
   in_parts_ = !status_ && !taken_.empty() &&
@@ -126,7 +128,7 @@ void Restoration::MoveRunIn(std::size_t first, std::size_t end) {
   const MoveEvents events(device.device().index(), device.moves());
   for (std::size_t at = first; at < end; ++at) {
     const HandleRef handle = missing_[at];
-    const LowerCopy* copy = lower_.Find(handle.address());
+    const LowerCopy* copy = lower_.Find(device, handle.address());
     const bool from_disk = copy != nullptr && !copy->host;
     const Status copied = CopyIn(handle);
     if (copied) {
@@ -167,10 +169,10 @@ Result<std::size_t> Restoration::Begin(
 
 Status Restoration::CopyIn(HandleRef handle) {
   DeviceAllocator& device = *state_.allocator;
-  LowerCopy* copy = lower_.Find(handle.address());
+  LowerCopy* copy = lower_.Find(device, handle.address());
   STRATALLOC_CHECK(copy != nullptr, "an away handle has a copy");
   const void* from = copy->host.data;
-  bool staged = false;
+  std::optional<Staging::Taken> staged;
   if (from == nullptr) {
     HostBuffer spare;
     if (device.RuleOf(handle).host) {
@@ -178,11 +180,12 @@ Status Restoration::CopyIn(HandleRef handle) {
     }
     void* to = spare.data;
     if (to == nullptr) {
-      STRATALLOC_ASSIGN_OR_RETURN(to, lower_.TakeStaging());
-      staged = true;
+      Result<Staging::Taken> taken = lower_.staging().Take();
+      if (!taken) return tl::unexpected(taken.error());
+      to = staged.emplace(std::move(*taken)).data();
     }
     if (Status read = lower_.ReadFromDisk(*copy, to); !read) {
-      if (spare) lower_.PutHost(spare);
+      if (spare) lower_.PutUnread(spare);
       return read;
     }
     if (spare) copy->host = spare;
@@ -191,12 +194,12 @@ Status Restoration::CopyIn(HandleRef handle) {
   const Status copied = device.device().CopyToDevice(
       handle.address(), from, handle.bytes(), state_.copy_in);
   if (!copied && !STRATALLOC_PLANTED(kUnheardError)) return copied;
-  return staged ? lower_.MarkStaging(device, state_.copy_in) : Status{};
+  return staged ? staged->ReadUntil(device, state_.copy_in) : Status{};
 }
 
 void Restoration::Abort(HandleRef handle, bool lost) {
   // Bytes that came from the disk may have stayed in a host buffer.
-  const LowerCopy* copy = lower_.Find(handle.address());
+  const LowerCopy* copy = lower_.Find(*state_.allocator, handle.address());
   const bool host = copy != nullptr && copy->host;
   const bool disk = copy != nullptr && copy->disk;
   state_.allocator->AbortRestore(handle, lost ? HandleState::kPoisoned
@@ -222,7 +225,7 @@ void Restoration::Commit() {
     if (planned_) ++counters_.planned_handles;
   }
   device.CommitRestore(std::move(arrived_), event);
-  lower_.RefillReserve(device.use_clock().load());
+  lower_.RefillReserve(device);
 }
 
 bool Restoration::GoesOn() {

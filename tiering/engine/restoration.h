@@ -6,11 +6,10 @@
 //
 //   TakeRoom -> MoveIn, run by run -> Commit -> GoesOn ?
 //
-// Who may call: the arbiter's holder, without a device lock. Lifetime: of one
-// Run.
-// Fails: kOutOfMemory where there is no room for all, and a part may have come;
-// kCorrupt where bytes are lost, whose handle is poisoned then; else as the
-// driver and the disk do. What has not come is where it was.
+// Who may call: the holder of the device's arbiter, without a device lock.
+// Lifetime: of one Run. Fails: kOutOfMemory where there is no room for all, and
+// a part may have come; kCorrupt where bytes are lost, whose handle is poisoned
+// then; else as the driver and the disk do. What has not come is where it was.
 #ifndef STRATALLOC_TIERING_ENGINE_RESTORATION_H_
 #define STRATALLOC_TIERING_ENGINE_RESTORATION_H_
 
@@ -21,7 +20,6 @@
 #include <vector>
 
 #include "allocator/device_allocator.h"
-#include "tiering/engine/engine_counters.h"
 #include "tiering/engine/lower_copies.h"
 #include "tiering/engine/tiered_device.h"
 
@@ -32,7 +30,6 @@ class Restoration {
   struct Parts {
     TieredDevice& state;
     LowerCopies& lower;
-    EngineCounters& counters;
     // Evicts for it: how many bytes came free of so many. None: what is free
     // must do.
     std::function<Bytes(Bytes)> make_room;
@@ -44,7 +41,7 @@ class Restoration {
   explicit Restoration(Parts parts)
       : state_(parts.state),
         lower_(parts.lower),
-        counters_(parts.counters),
+        counters_(parts.state.counters),
         make_room_(std::move(parts.make_room)),
         planned_(parts.planned),
         some_leave_(std::move(parts.some_leave)) {}

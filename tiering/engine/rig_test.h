@@ -35,6 +35,7 @@ class Rig {
     Bytes capacity = 64 * kMiB;
     Bytes host_budget = 64 * kMiB;
     Bytes disk_budget = 0;
+    std::chrono::nanoseconds disk_deadline = std::chrono::seconds(60);
     std::string disk_dir;
     bool background = false;
     bool under_pressure = false;  // thresholds act from the start
@@ -83,6 +84,7 @@ class Rig {
     engine.lower.disk_budget = options.disk_budget;
     engine.lower.disk_dir = options.disk_dir;
     engine.lower.wrap_io = rig->disk_faults_.Wrap();
+    engine.lower.disk_deadline = options.disk_deadline;
     engine.background = options.background;
     engine.under_pressure = options.under_pressure;
     engine.quiet_ns = options.quiet_ns;

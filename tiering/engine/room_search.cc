@@ -102,18 +102,18 @@ class Engine::RoomSearch {
         before_(leaver_.freed()),
         not_these_(keep.begin(), keep.end()) {}
 
-  Bytes Run(Bytes target) REQUIRES(engine_.arbiter_);
+  Bytes Run(Bytes target) REQUIRES(state_.arbiter);
 
  private:
   // One round. False: the search is over.
-  bool GoOn(Bytes target) REQUIRES(engine_.arbiter_);
+  bool GoOn(Bytes target) REQUIRES(state_.arbiter);
   // Nothing more can be chosen, and so many bytes are on their way.
-  bool AwaitRest(Bytes pending) REQUIRES(engine_.arbiter_);
-  void Await() REQUIRES(engine_.arbiter_) {
-    stands_still_ = !engine_.AwaitLocked(leaver_);
+  bool AwaitRest(Bytes pending) REQUIRES(state_.arbiter);
+  void Await() REQUIRES(state_.arbiter) {
+    stands_still_ = !engine_.AwaitLocked(state_);
     if (stands_still_) reach_ = std::min(2 * reach_, kFarthest);
   }
-  void Choose(const std::vector<HandleRef>& victims) REQUIRES(engine_.arbiter_);
+  void Choose(const std::vector<HandleRef>& victims) REQUIRES(state_.arbiter);
   // Those that leave next. False, with a refusal, if that is not known.
   bool FindVictims(Bytes target, std::vector<HandleRef>* victims);
   // There are none. True if now there may be.
@@ -144,7 +144,7 @@ Bytes Engine::EvictVictimsLocked(TieredDevice& state, Bytes target,
 }
 
 Bytes Engine::RoomSearch::Run(Bytes target) {
-  engine_.arbiter_.AssertHeld();
+  state_.arbiter.AssertHeld();
   PinPoll::Run();
   state_.refusal.clear();
   if (!cold_) engine_.LeaveByPlanLocked(state_);
@@ -155,7 +155,7 @@ Bytes Engine::RoomSearch::Run(Bytes target) {
 }
 
 bool Engine::RoomSearch::GoOn(Bytes target) {
-  engine_.arbiter_.AssertHeld();
+  state_.arbiter.AssertHeld();
   // Tiering may have been switched off during a wait.
   if (Status on = engine_.CheckOn(); !on) {
     why_ = on.error().message;
@@ -184,7 +184,7 @@ bool Engine::RoomSearch::GoOn(Bytes target) {
 }
 
 void Engine::RoomSearch::Choose(const std::vector<HandleRef>& victims) {
-  engine_.arbiter_.AssertHeld();
+  state_.arbiter.AssertHeld();
   at_choice_ = leaver_.freed();
   chose_ = true;
   stands_still_ = false;
@@ -194,14 +194,14 @@ void Engine::RoomSearch::Choose(const std::vector<HandleRef>& victims) {
 }
 
 bool Engine::RoomSearch::AwaitRest(Bytes pending) {
-  engine_.arbiter_.AssertHeld();
+  state_.arbiter.AssertHeld();
   if (pending == 0) return !cold_ && MakeVictims();
   if (!stands_still_) {
     Await();
     return true;
   }
   // Other threads may have to get on first.
-  if (LookAtOthers().any || !engine_.AwaitFirstLocked(leaver_)) {
+  if (LookAtOthers().any || !engine_.AwaitFirstLocked(state_)) {
     why_ = kStandsStill;
     return false;
   }

@@ -32,7 +32,7 @@ Status Engine::SetRule(DeviceAllocator& device,
   TieredDevice& state = *StateOf(device);
   // Nothing leaves it, so nothing lies where it may not.
   if (ranges.empty() || !state.CheckTakesPart()) return {};
-  MutexLock arbiter(arbiter_);
+  MutexLock arbiter(state.arbiter);
   FinishLeavingLocked(state);
   lower_.CollectDropped(device);
   if (!rule.host && !lower_.disk_allowed()) rule.disk = false;
@@ -75,7 +75,7 @@ Status Engine::SetRule(DeviceAllocator& device,
     if (status) give();
   }
   FinishLeavingLocked(state);
-  if (status) status = GoDownLocked(device, handles);
+  if (status) status = GoDownLocked(state, handles);
   if (status) return {};
   take_back();
   return Fail(status.error().code, "the rule is not followed and not kept: " +
@@ -99,8 +99,9 @@ std::vector<HandleRef> Engine::MustReturnLocked(
 }
 
 // All or none: no copy is given up before each has its chunk.
-Status Engine::GoDownLocked(DeviceAllocator& device,
+Status Engine::GoDownLocked(TieredDevice& state,
                             const std::vector<HandleRef>& handles) {
+  DeviceAllocator& device = *state.allocator;
   std::vector<LowerCopy*> beside;
   Status status = device.DrainArrivals();
   lower_.TryDiskAgain();
@@ -109,20 +110,21 @@ Status Engine::GoDownLocked(DeviceAllocator& device,
     if (handle.state() != HandleState::kHost || device.RuleOf(handle).host) {
       continue;
     }
-    beside.push_back(lower_.Find(handle.address()));
+    beside.push_back(lower_.Find(device, handle.address()));
     status = lower_.WriteBeside(*beside.back());
   }
-  if (status) status = GiveUpForbiddenLocked(device, handles);
+  if (status) status = GiveUpForbiddenLocked(state, handles);
   if (!status) {
     for (LowerCopy* copy : beside) lower_.TakeBeside(*copy);
   }
   return status;
 }
 
-Status Engine::GiveUpForbiddenLocked(DeviceAllocator& device,
+Status Engine::GiveUpForbiddenLocked(TieredDevice& state,
                                      const std::vector<HandleRef>& handles) {
+  DeviceAllocator& device = *state.allocator;
   for (HandleRef handle : handles) {
-    LowerCopy* const copy = lower_.Find(handle.address());
+    LowerCopy* const copy = lower_.Find(device, handle.address());
     if (copy == nullptr) continue;
     const TierRule rule = device.RuleOf(handle);
     if (copy->host && !rule.host) {
@@ -138,9 +140,9 @@ Bytes Engine::LowerLocked(TieredDevice& state,
                           const std::vector<HandleRef>& handles) {
   Bytes lowered = 0;
   lower_.TryDiskAgain();
-  for (auto& [address, copy] : lower_.all()) {
-    if (copy.device != state.allocator || !copy.host ||
-        !IsAway(copy.handle.state()) || !Overlaps(copy.handle, ranges) ||
+  for (auto& [address, copy] : lower_.all(*state.allocator)) {
+    if (!copy.host || !IsAway(copy.handle.state()) ||
+        !Overlaps(copy.handle, ranges) ||
         !copy.device->RuleOf(copy.handle).disk) {
       continue;
     }

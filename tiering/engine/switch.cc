@@ -3,6 +3,7 @@
 //
 // It is not switched on again: operators that begin while it is off pin nothing
 // and note no use, so a later eviction could take what they still work on.
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -25,34 +26,64 @@ Status Engine::CheckOn() const {
   return Fail(ErrorCode::kShutdown, "tiering is off in a fork");
 }
 
+namespace {
+
+// The arbiters of all devices, in the order in which they lie in the engine.
+class AllArbiters {
+ public:
+  explicit AllArbiters(const DeviceList& devices)
+      STRATALLOC_TS(no_thread_safety_analysis)
+      : held_(devices.begin(), devices.end()) {
+    std::sort(held_.begin(), held_.end());
+    for (TieredDevice* state : held_) state->arbiter.Lock();
+  }
+  ~AllArbiters() STRATALLOC_TS(no_thread_safety_analysis) {
+    for (TieredDevice* state : held_) state->arbiter.Unlock();
+  }
+  AllArbiters(const AllArbiters&) = delete;
+  AllArbiters& operator=(const AllArbiters&) = delete;
+
+ private:
+  std::vector<TieredDevice*> held_;
+};
+
+}  // namespace
+
 Result<Bytes> Engine::SwitchOff() {
   if (switched_off()) return Bytes{0};
   STRATALLOC_RETURN_IF_ERROR(CheckOn());
-  STRATALLOC_ASSIGN_OR_RETURN(const Bytes restored, SwitchOffUnderArbiter());
+  STRATALLOC_ASSIGN_OR_RETURN(const Bytes restored, SwitchOffUnderArbiters());
   admission_.NoteChange();
   return restored;
 }
 
-Result<Bytes> Engine::SwitchOffUnderArbiter() {
-  MutexLock arbiter(arbiter_);
+Result<Bytes> Engine::SwitchOffUnderArbiters() {
+  MutexLock joining(joining_);
+  const AllArbiters arbiters(movers_);
   if (switched_off()) return Bytes{0};
   STRATALLOC_RETURN_IF_ERROR(CheckNoCapture());
-  const Bytes before = counters_.restored_bytes;
+  Bytes restored = 0;
   for (TieredDevice* state : movers_) {
+    state->arbiter.AssertHeld();
+    const Bytes before = state->counters.restored_bytes;
     STRATALLOC_RETURN_IF_ERROR(BringBackLocked(*state));
+    restored += state->counters.restored_bytes - before;
   }
   // Before it is off, so that a failure leaves it on.
-  for (auto& [address, copy] : lower_.all()) {
-    if (copy.host) STRATALLOC_RETURN_IF_ERROR(lower_.GiveUpHost(copy));
-    if (copy.disk) lower_.GiveUpChunkOf(copy);
+  for (TieredDevice* state : movers_) {
+    LowerCopies::Copies& copies = lower_.all(*state->allocator);
+    for (auto& [address, copy] : copies) {
+      if (copy.host) STRATALLOC_RETURN_IF_ERROR(lower_.GiveUpHost(copy));
+      if (copy.disk) lower_.GiveUpChunkOf(copy);
+    }
+    copies.clear();
   }
-  lower_.all().clear();
-  // Evictions run under the arbiter and look at this first: none is under way,
+  // Evictions run under an arbiter and look at this first: none is under way,
   // and none begins.
   off_.store(Off::kSwitched, std::memory_order_seq_cst);
   for (TieredDevice* state : movers_) state->allocator->EndTiering();
   if (lower_.host() != nullptr) lower_.host()->Trim();
-  return counters_.restored_bytes - before;
+  return restored;
 }
 
 Status Engine::CheckNoCapture() {
@@ -82,14 +113,14 @@ Status Engine::BringBackLocked(TieredDevice& state) {
     }
     if (IsAway(one.state)) evicted.push_back(one.handle);
   }
-  const Bytes before = counters_.restored_bytes;
+  const Bytes before = state.counters.restored_bytes;
   Status status = RestoreBatchLocked(state, evicted, Room::kOnlyFree, {},
                                      /*planned=*/false);
   if (status) return device.DrainArrivals();
   if (status.error().code != ErrorCode::kOutOfMemory) return status;
   Bytes missing = 0;
   for (HandleRef handle : evicted) missing += handle.bytes();
-  missing -= counters_.restored_bytes - before;
+  missing -= state.counters.restored_bytes - before;
   return Fail(ErrorCode::kOutOfMemory,
               "CUDA out of memory. " + FormatBytes(missing) +
                   " of evicted memory, in whole pages, have no room on GPU " +

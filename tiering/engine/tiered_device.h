@@ -4,7 +4,7 @@
 // take part is kept as well, with the reason.
 //
 // Thread-safety: the atomics from any thread. What Prepare sets is fixed once
-// the device can be found; the rest is the arbiter's holder's.
+// the device can be found; the rest is the holder's of the device's arbiter.
 // Lifetime: as long as the engine.
 // Fails: Prepare as the driver does, or for want of memory; what it had made
 // by then goes with Refuse and Close.
@@ -17,13 +17,18 @@
 #include <optional>
 #include <string>
 
+#include "allocator/base/mutex.h"
 #include "allocator/device_allocator.h"
+#include "tiering/engine/engine_counters.h"
 #include "tiering/engine/told.h"
 #include "tiering/gpu/checksum.h"
 
 namespace stratalloc {
 
 struct TieredDevice {
+  // One step of an eviction or restore at a time. A thread that holds another
+  // device's only tries this one, or takes those of all in their order.
+  mutable Mutex arbiter{LockRank::kArbiter};
   DeviceAllocator* allocator = nullptr;
   std::string why_not;  // it takes no part; empty: it does
   StreamId copy_out = kDefaultStream;
@@ -43,6 +48,8 @@ struct TieredDevice {
   Told refused;    // somebody's bytes have no place below
   Told stopped;    // the device failed an eviction
   Told unsettled;  // ... and does not synchronise any more
+
+  EngineCounters counters;
 
   // Thresholds count from here on.
   std::atomic<bool> under_pressure{false};
@@ -71,8 +78,8 @@ struct TieredDevice {
   Status MakeWords();
 };
 
-// Devices in the order in which they came. Read without a lock while the
-// arbiter's holder adds one.
+// Devices in the order in which they came. Read without a lock while one thread
+// adds one.
 class DeviceList {
  public:
   void Add(TieredDevice* device) {

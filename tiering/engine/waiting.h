@@ -4,12 +4,11 @@
 // nothing, so that what its operators use may leave; when it gets on, or gives
 // up, all of that is back.
 //
-//   Await -> (arbiter) ResumeLocked -> try -> done
-//     ^                                 |
-//     +---------- Refused <-------------+        Await is false: Stop
+//   Await -> Resume -> (arbiter) try -> done
+//     ^                   |
+//     +----- Refused <----+        Await is false: Stop
 //
-// Thread-safety: the thread's own. Every method without a lock, but
-// ResumeLocked, which needs the arbiter.
+// Thread-safety: the thread's own. Every method without a lock.
 // Lifetime: inside one EnterOperator or Reclaim.
 #ifndef STRATALLOC_TIERING_ENGINE_WAITING_H_
 #define STRATALLOC_TIERING_ENGINE_WAITING_H_
@@ -29,7 +28,8 @@ class Engine::Waiting {
   Waiting(Engine& engine, std::uint64_t wanting, bool fresh = false)
       : engine_(engine),
         thread_(OperatorThread::ThisThread()),
-        turn_(engine.admission_, engine.TicketOf(thread_), fresh) {
+        turn_(engine.admission_, engine.TicketOf(thread_),
+              wanting | engine.PinnedOn(thread_), fresh) {
     thread_.wanting = wanting;
     Admission::Turn::mine = &turn_;
     // Operators say when they leave, from now on.
@@ -50,16 +50,12 @@ class Engine::Waiting {
     Suspend();
     return turn_.Await();
   }
-  // For the analysis of locks, which cannot tell that it is the caller's own.
-  void AssertArbiterHeld() ASSERT_CAPABILITY(engine_.arbiter_) {
-    engine_.arbiter_.AssertHeld();
-  }
   // Begins a try. kOutOfMemory: what its operators use is not back; the try is
   // over.
-  Status ResumeLocked() REQUIRES(engine_.arbiter_) {
+  Status Resume() {
     if (!std::exchange(suspended_, false)) return {};  // nothing has left
     thread_.Resume();
-    Status resumed = engine_.ResumeLocked(thread_);
+    Status resumed = engine_.Resume(thread_);
     // The caller may go on after an error, with another operator: what is noted
     // belongs to this wait.
     if (resumed || resumed.error().code != ErrorCode::kOutOfMemory) {
@@ -79,12 +75,9 @@ class Engine::Waiting {
   Status Stop() {
     const std::int64_t since = engine_.options_.now_ns();
     while (true) {
-      {
-        MutexLock arbiter(engine_.arbiter_);
-        Status resumed = ResumeLocked();
-        if (resumed || resumed.error().code != ErrorCode::kOutOfMemory) {
-          return resumed;
-        }
+      Status resumed = Resume();
+      if (resumed || resumed.error().code != ErrorCode::kOutOfMemory) {
+        return resumed;
       }
       Refused();
       if (engine_.options_.now_ns() - since > engine_.admission_.running_ns()) {
@@ -107,7 +100,7 @@ class Engine::Waiting {
     if (std::exchange(suspended_, true)) return;
     const bool pinned = thread_.HoldsPins();
     thread_.Suspend();
-    // Once: later tries pin and unpin under the arbiter, where nobody looks.
+    // Once: while a later try pins, no other thread tries on these devices.
     if (pinned && !std::exchange(announced_, true)) {
       engine_.admission_.NoteChange();
     }

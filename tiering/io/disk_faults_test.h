@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // A disk that fails when it is told to: wraps what moves the disk tier's bytes
 // (DiskTier::Options::wrap_io). All transfers are made; of some the tier hears
-// something else, as of a disk that is full or that has rotten.
+// something else, as of a disk that is full or that has rotten; or it waits, as
+// for a disk that does not answer.
 //
-// Thread-safety: FailWrites, FlipReads and AnswerLate from any thread;
-// WaitBeforeLateAnswers before there are transfers.
+// Thread-safety: every method from any thread, but Wrap and
+// WaitBeforeLateAnswers: before there are transfers.
 // Lifetime: longer than the tiers that it was given to.
 #ifndef STRATALLOC_TIERING_IO_DISK_FAULTS_TEST_H_
 #define STRATALLOC_TIERING_IO_DISK_FAULTS_TEST_H_
@@ -27,11 +28,19 @@ class DiskFaults {
   void FlipReads(int count) { flipped_reads_.store(count); }
 
   // The next `count` chunks stand still until `wait` returns, which this calls
-  // on the thread that waits for them.
+  // on the disk's thread.
   void AnswerLate(int count) { late_answers_.store(count); }
   void WaitBeforeLateAnswers(std::function<void()> wait) {
     wait_ = std::move(wait);
   }
+
+  // No transfer ends until it is let. The last call counts.
+  void Hold(bool hold) {
+    held_.store(hold);
+    held_.notify_all();
+  }
+  // Transfers that wait for that.
+  int waiting() const { return waiting_.load(); }
 
   WrapIo Wrap() {
     return [this](std::unique_ptr<BlockIo> io) {
@@ -55,6 +64,9 @@ class DiskFaults {
     int Finish() override {
       if (faults_.wait_ && Takes(faults_.late_answers_)) faults_.wait_();
       const int error = io_->Finish();
+      faults_.waiting_.fetch_add(1);
+      faults_.held_.wait(true);
+      faults_.waiting_.fetch_sub(1);
       const IoRequest* const moved = std::exchange(payload_, nullptr);
       if (error != 0 || moved == nullptr) return error;
       if (moved->write) return Takes(faults_.failing_writes_) ? ENOSPC : 0;
@@ -78,6 +90,8 @@ class DiskFaults {
   };
 
   std::atomic<int> failing_writes_{0}, flipped_reads_{0}, late_answers_{0};
+  std::atomic<int> waiting_{0};
+  std::atomic<bool> held_{false};
   std::function<void()> wait_;
 };
 

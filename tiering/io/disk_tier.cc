@@ -1,60 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tiering/io/disk_tier.h"
 
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <iterator>
 #include <new>
 #include <utility>
-#include <vector>
 
 #include "allocator/base/check.h"
-#include "tiering/io/block_io.h"
+#include "allocator/base/mutex.h"
 #include "tiering/io/chunk.h"
-#include "tiering/io/io_ring.h"
+#include "tiering/io/chunk_transfer.h"
 #include "tiering/io/spill_file.h"
-#include "tiering/io/sync_io.h"
 
 namespace stratalloc {
 namespace {
 
-// Requests of 1 MiB keep a 2 MiB chunk's two halves in flight together; large
-// chunks use up to 4 MiB, eight or so in flight: beyond that NVMe gains
-// nothing and the block layer splits again.
-constexpr Bytes kSmallestRequest = kMiB;
-constexpr Bytes kLargestRequest = 4 * kMiB;
-constexpr Bytes kRequestsPerChunk = 8;
-constexpr unsigned kRingEntries = 64;
 constexpr int kFailuresUntilOffline = 3;
 constexpr char kNoMemory[] =
     "a spill file cannot be opened: the host has no memory for what it works "
     "with";
-
-Bytes RequestBytes(Bytes chunk) {
-  return std::clamp(RoundUp(chunk / kRequestsPerChunk, kMiB), kSmallestRequest,
-                    kLargestRequest);
-}
-
-// Of a chunk's payload, in as many pieces as there may be, and its header.
-Bytes MostRequests(Bytes chunk) {
-  return chunk / RequestBytes(chunk) + FilePlace::kMostPieces + 2;
-}
-
-// One page, for chunk headers.
-class Block {
- public:
-  Block() : data_(operator new(kIoBlock, std::align_val_t(kIoBlock))) {}
-  ~Block() { operator delete(data_, std::align_val_t(kIoBlock)); }
-  Block(const Block&) = delete;
-  Block& operator=(const Block&) = delete;
-  char* data() const { return static_cast<char*>(data_); }
-
- private:
-  void* const data_;
-};
 
 bool IsAligned(const void* data, Bytes bytes) {
   return bytes != 0 && bytes % kIoBlock == 0 &&
@@ -74,13 +43,6 @@ ChunkHeader HeaderOf(const DiskChunk& chunk) {
   return header;
 }
 
-std::string LockedMemoryLimit() {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0) return "unknown";
-  if (limit.rlim_cur == RLIM_INFINITY) return "unlimited";
-  return FormatBytes(limit.rlim_cur);
-}
-
 }  // namespace
 
 struct DiskTier::State {
@@ -92,77 +54,41 @@ struct DiskTier::State {
         owner(getpid()) {}
 
   const Options options;
+  // One transfer at a time, and what it works with.
+  Mutex transfer{LockRank::kDisk};
+  // What of the file is free. A transfer need not end before an extent is
+  // freed.
+  mutable Mutex extents{LockRank::kExtents};
   std::unique_ptr<SpillFile> file;
-  std::unique_ptr<BlockIo> io;
-  bool uses_ring = false;
-  bool registered = false;
-
-  Block header;
+  std::unique_ptr<ChunkTransfer> io;
   const std::shared_ptr<ChunkCodec> coder;
   std::atomic<Bytes> written{0}, written_stored{0};
-  std::vector<IoRequest> requests;  // reserved for the largest chunk
 
-  bool spent = false;  // as spent() says
-  int failures = 0;    // consecutive failed writes
+  std::atomic<bool> spent{false};  // as spent() says
+  int failures = 0;                // consecutive failed writes
   std::atomic<bool> offline{false};
 
   const pid_t owner;  // a forked child must not touch ring or file
   bool abandoned = false;
 
-  void OpenIo();
-  void Use(std::unique_ptr<BlockIo> moves);
-  void RegisterStaging(IoRing& ring);
   Status CheckUsable() const;
-  int RegisteredBuffer(const char* data, Bytes bytes) const;
-  void StartPayload(bool write, char* data, const DiskChunk& chunk);
-  void StartHeader(bool write, const DiskChunk& chunk);
-  bool LeaveBrokenRing();
+  // Fails while a transfer has not ended that came too late.
+  Status CheckAnswers() const;
+  std::string Why(int error) const;
   int TryWrite(const void* data, DiskChunk* chunk);
   bool MayBe(const DiskChunk& chunk) const;
   std::string Verify(const DiskChunk& chunk, void* to);
   tl::unexpected<Error> WriteFailed(Error error);
+  Result<FilePlace> Allocate(Bytes bytes) EXCLUDES(extents) {
+    MutexLock lock(extents);
+    return file->Allocate(bytes);
+  }
+  void Free(const FilePlace& place) EXCLUDES(extents) {
+    MutexLock lock(extents);
+    file->Free(place);
+  }
   std::string Name(const DiskChunk& chunk) const;
 };
-
-void DiskTier::State::OpenIo() {
-  Result<std::unique_ptr<IoRing>> ring =
-      options.without.io_uring ? Fail(ErrorCode::kUnsupported, "switched off")
-                               : IoRing::Create(kRingEntries);
-  if (!ring) {
-    Log(LogLevel::kInfo,
-        "the disk tier works without io_uring, one transfer after the other (" +
-            ring.error().message + ")");
-    Use(std::make_unique<SyncIo>());
-    return;
-  }
-  uses_ring = true;
-  RegisterStaging(**ring);
-  Use(std::move(*ring));
-}
-
-void DiskTier::State::Use(std::unique_ptr<BlockIo> moves) {
-  io = options.wrap_io ? options.wrap_io(std::move(moves)) : std::move(moves);
-}
-
-void DiskTier::State::RegisterStaging(IoRing& ring) {
-  if (options.staging[0] == nullptr || options.staging[1] == nullptr ||
-      options.max_chunk_bytes == 0) {
-    return;
-  }
-  const iovec buffers[2] = {{options.staging[0], options.max_chunk_bytes},
-                            {options.staging[1], options.max_chunk_bytes}};
-  const Status status = options.without.registration
-                            ? Fail(ErrorCode::kUnsupported, "switched off")
-                            : ring.Register(buffers, 2);
-  registered = status.has_value();
-  if (registered) return;
-  Log(LogLevel::kInfo,
-      "the disk tier's buffers are not registered with io_uring: " +
-          status.error().message + "; " +
-          FormatBytes(2 * options.max_chunk_bytes) +
-          " needed, the limit on locked memory (ulimit -l) is " +
-          LockedMemoryLimit() + ". Transfers cost a little more");
-}
 
 Status DiskTier::State::CheckUsable() const {
   if (!abandoned && owner == getpid()) return {};
@@ -171,79 +97,35 @@ Status DiskTier::State::CheckUsable() const {
               "child has no access to evicted memory");
 }
 
-int DiskTier::State::RegisteredBuffer(const char* data, Bytes bytes) const {
-  if (!registered) return -1;
-  for (int i = 0; i < 2; ++i) {
-    const char* const start = static_cast<const char*>(options.staging[i]);
-    if (data >= start && data + bytes <= start + options.max_chunk_bytes) {
-      return i;
-    }
-  }
-  return -1;
+Status DiskTier::State::CheckAnswers() const {
+  if (!io->stuck()) return {};
+  return Fail(ErrorCode::kIo,
+              "the disk of the spill file in " + file->directory() +
+                  " has not answered an earlier request yet: nothing is asked "
+                  "of it until it does, and the memory stays where it is");
 }
 
-void DiskTier::State::StartPayload(bool write, char* data,
-                                   const DiskChunk& chunk) {
-  const Bytes step = RequestBytes(chunk.stored.bytes);
-  // One more for the header: the vector must not move while requests fly.
-  requests.clear();
-  requests.reserve(MostRequests(chunk.stored.bytes));
-  Bytes header_bytes = kIoBlock;
-  for (int i = 0; i < chunk.place.count; ++i) {
-    const FilePlace::Piece& piece = chunk.place.pieces[i];
-    for (Bytes at = std::exchange(header_bytes, 0); at < piece.bytes;) {
-      IoRequest& request = requests.emplace_back();
-      request.write = write;
-      request.fd = file->fd();
-      request.data = data;
-      request.bytes = std::min(step, piece.bytes - at);
-      request.offset = piece.offset + at;
-      request.registered_buffer = RegisteredBuffer(request.data, request.bytes);
-      io->Start(&request);
-      at += request.bytes;
-      data += request.bytes;
-    }
-  }
-  io->Flush();
-}
-
-void DiskTier::State::StartHeader(bool write, const DiskChunk& chunk) {
-  IoRequest& request = requests.emplace_back();
-  request.write = write;
-  request.fd = file->fd();
-  request.data = header.data();
-  request.bytes = kIoBlock;
-  request.offset = chunk.place.offset();
-  io->Start(&request);
-  io->Flush();
-}
-
-// True if the ring broke and the transfer is worth another try without it.
-bool DiskTier::State::LeaveBrokenRing() {
-  if (!io->broken()) return false;
-  Log(LogLevel::kWarning,
-      "io_uring stopped taking requests; the disk tier goes on without it, "
-      "one transfer after the other");
-  Use(std::make_unique<SyncIo>());
-  uses_ring = false;
-  registered = false;
-  return true;
+std::string DiskTier::State::Why(int error) const {
+  if (error != ETIMEDOUT) return std::strerror(error);
+  const auto seconds = std::chrono::duration<double>(io->deadline()).count();
+  std::string text = std::to_string(seconds);
+  text.resize(text.find('.') + 2);
+  return "the disk did not answer within " + text + " s";
 }
 
 // 0 or an errno. Fills in the checksums, computed while the payload is already
 // on its way.
 int DiskTier::State::TryWrite(const void* data, DiskChunk* chunk) {
   const bool encoded = chunk->stored.codec != DiskCodec::kOff;
-  StartPayload(
-      /*write=*/true,
+  io->Start(
+      /*write=*/true, file->fd(),
       encoded ? coder->buffer() : static_cast<char*>(const_cast<void*>(data)),
-      *chunk);
+      chunk->place, chunk->stored.bytes);
   chunk->checksum = PayloadChecksum(data, chunk->bytes);
   chunk->payload_checksum =
       encoded ? PayloadChecksum(coder->buffer(), chunk->stored.bytes)
               : chunk->checksum;
-  WriteHeader(header.data(), HeaderOf(*chunk));
-  StartHeader(/*write=*/true, *chunk);
+  WriteHeader(io->header(), HeaderOf(*chunk));
   return io->Finish();
 }
 
@@ -301,8 +183,15 @@ Result<std::unique_ptr<DiskTier>> DiskTier::TryOpen(const Options& options) {
   file.without_tmpfile = options.without.tmpfile;
   file.without_direct = options.without.direct;
   STRATALLOC_ASSIGN_OR_RETURN(state->file, SpillFile::Open(file));
-  state->OpenIo();
-  state->requests.reserve(MostRequests(options.max_chunk_bytes));
+  ChunkTransfer::Options transfer;
+  std::copy(std::begin(options.staging), std::end(options.staging),
+            transfer.staging);
+  transfer.max_chunk_bytes = options.max_chunk_bytes;
+  transfer.wrap_io = options.wrap_io;
+  transfer.deadline = options.deadline;
+  transfer.without_io_uring = options.without.io_uring;
+  transfer.without_registration = options.without.registration;
+  state->io = std::make_unique<ChunkTransfer>(transfer);
   return std::unique_ptr<DiskTier>(new DiskTier(std::move(state)));
 }
 
@@ -324,6 +213,8 @@ Result<DiskChunk> DiskTier::Write(const void* data, Bytes bytes,
                 "the disk tier is off after repeated failures in " +
                     state.file->directory() + "; the memory stays where it is");
   }
+  MutexLock lock(state.transfer);
+  STRATALLOC_RETURN_IF_ERROR(state.CheckAnswers());
   state.spent = false;
   DiskChunk chunk;
   chunk.bytes = bytes;
@@ -334,7 +225,7 @@ Result<DiskChunk> DiskTier::Write(const void* data, Bytes bytes,
   const Bytes extent = FileBytes(chunk);
   // A spent quota is no failure of the disk.
   const bool has_room = HasRoom(chunk.stored.bytes);
-  Result<FilePlace> place = state.file->Allocate(extent);
+  Result<FilePlace> place = state.Allocate(extent);
   if (!place) {
     state.spent = !has_room;
     if (!has_room) return tl::unexpected(std::move(place).error());
@@ -342,15 +233,16 @@ Result<DiskChunk> DiskTier::Write(const void* data, Bytes bytes,
   }
   chunk.place = *place;
   int error = state.TryWrite(data, &chunk);
-  if (error != 0 && state.LeaveBrokenRing()) {
+  if (error != 0 && state.io->LeaveBrokenRing()) {
     error = state.TryWrite(data, &chunk);
   }
   if (error != 0) {
-    state.file->Free(chunk.place);
+    // Of a late transfer too: nothing is written there before it has ended.
+    state.Free(chunk.place);
     return state.WriteFailed(Error{
         ErrorCode::kIo,
         "writing " + FormatBytes(bytes) + " to the spill file in " +
-            state.file->directory() + " failed: " + std::strerror(error) +
+            state.file->directory() + " failed: " + state.Why(error) +
             ". Free space there, or set " + state.options.names.directory +
             " to another file system; the memory stays where it is"});
   }
@@ -363,7 +255,7 @@ Result<DiskChunk> DiskTier::Write(const void* data, Bytes bytes,
 // What is wrong with a chunk whose header and payload were read; "" if it is
 // what was written, and plain in `to`. Empty strings do not allocate.
 std::string DiskTier::State::Verify(const DiskChunk& chunk, void* to) {
-  std::string problem = CompareHeader(header.data(), HeaderOf(chunk));
+  std::string problem = CompareHeader(io->header(), HeaderOf(chunk));
   if (!problem.empty()) return problem;
   if (chunk.stored.codec != DiskCodec::kOff) {
     // Before the decoder reads it: what it then gets is what was made.
@@ -419,19 +311,20 @@ Status DiskTier::Read(const DiskChunk& chunk, void* to) {
                     std::to_string(chunk.place.count) +
                     " pieces as this one says: nothing was read");
   }
+  MutexLock lock(state.transfer);
+  STRATALLOC_RETURN_IF_ERROR(state.CheckAnswers());
   const auto transfer = [&] {
-    state.StartPayload(/*write=*/false,
-                       encoded ? state.coder->buffer() : static_cast<char*>(to),
-                       chunk);
-    state.StartHeader(/*write=*/false, chunk);
+    state.io->Start(/*write=*/false, state.file->fd(),
+                    encoded ? state.coder->buffer() : static_cast<char*>(to),
+                    chunk.place, chunk.stored.bytes);
     return state.io->Finish();
   };
   int error = transfer();
-  if (error != 0 && state.LeaveBrokenRing()) error = transfer();
+  if (error != 0 && state.io->LeaveBrokenRing()) error = transfer();
   if (error != 0 && error != ENODATA) {
     return Fail(ErrorCode::kIo,
                 "reading " + state.Name(chunk) + " failed: " +
-                    std::strerror(error) + ". Check the disk (dmesg), or set " +
+                    state.Why(error) + ". Check the disk (dmesg), or set " +
                     state.options.names.directory + " to another one");
   }
   const std::string problem =
@@ -445,7 +338,7 @@ Status DiskTier::Read(const DiskChunk& chunk, void* to) {
 
 void DiskTier::Free(const DiskChunk& chunk) {
   if (!chunk || !state_->CheckUsable()) return;
-  state_->file->Free(chunk.place);
+  state_->Free(chunk.place);
 }
 
 Bytes DiskTier::FileBytes(Bytes bytes) { return bytes + kIoBlock; }
@@ -453,6 +346,7 @@ Bytes DiskTier::FileBytes(const DiskChunk& chunk) {
   return FileBytes(chunk.stored.bytes);
 }
 bool DiskTier::HasRoom(Bytes bytes) const {
+  MutexLock lock(state_->extents);
   return state_->file->HasRoom(FileBytes(bytes));
 }
 Bytes DiskTier::written() const {
@@ -468,14 +362,16 @@ const std::string& DiskTier::directory() const {
   return state_->file->directory();
 }
 bool DiskTier::spent() const { return state_->spent; }
+bool DiskTier::stuck() const { return state_->io->stuck(); }
 bool DiskTier::offline() const {
   return state_->offline.load(std::memory_order_relaxed);
 }
 
 std::string DiskTier::Mode() const {
-  std::string mode = state_->uses_ring ? "io_uring" : "preadv2/pwritev2";
+  const ChunkTransfer& io = *state_->io;
+  std::string mode = io.uses_ring() ? "io_uring" : "preadv2/pwritev2";
   mode += state_->file->direct() ? ", O_DIRECT" : ", buffered";
-  if (state_->registered) mode += ", registered buffers";
+  if (io.registered()) mode += ", registered buffers";
   return mode;
 }
 

@@ -4,19 +4,21 @@
 // (codec.h), each chunk stamped with identity, generation and XXH3-64, all
 // checked on the way back.
 //
-// Thread-safety: called by one at a time (the arbiter's holder, or whoever has
-// a lock of its own); the counters may be read from any thread.
-// Blocks: Write and Read wait for the disk.
-// Fails: kIo with errno's text and the directory when the disk fails or is
-// full (the caller keeps the bytes where they are; after repeated failures
-// the tier goes offline and says so once); kCorrupt when what came back is
-// not what was written.
-// After fork: the child calls AbandonAfterFork(); every later call fails with
-// kShutdown and nothing is submitted to the parent's ring.
+// Thread-safety: every method, from any thread. Locks: one for a transfer
+// (LockRank::kDisk), held across it; one for what of the file is free.
+// Blocks: Write and Read wait for the disk, and for transfers of other threads;
+// Free and the counters do not.
+// Fails: kIo with errno's text and the directory when the disk fails, does not
+// answer in time or is full (the caller keeps the bytes where they are; after
+// repeated failures the tier goes offline and says so once); kCorrupt when what
+// came back is not what was written. After fork: the child calls
+// AbandonAfterFork(); every later call fails with kShutdown and nothing is
+// submitted to the parent's ring.
 #ifndef STRATALLOC_TIERING_IO_DISK_TIER_H_
 #define STRATALLOC_TIERING_IO_DISK_TIER_H_
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -58,6 +60,8 @@ class DiskTier {
     SpillNames names = {};
     // None: nothing is between.
     WrapIo wrap_io = {};
+    // For one chunk. A disk that takes longer does not answer.
+    std::chrono::nanoseconds deadline = std::chrono::seconds(60);
     // What is not even tried, as if the kernel or the file system had refused
     // it.
     struct Without {
@@ -98,6 +102,9 @@ class DiskTier {
   Bytes peak() const;
   Bytes budget() const;
   bool offline() const;
+  // A transfer came too late and has not ended: Write and Read fail at once,
+  // and what the late one was to read into is the kernel's still.
+  bool stuck() const;
   const std::string& directory() const;  // where the file is
   // "io_uring, O_DIRECT, registered buffers" or what it fell back to.
   std::string Mode() const;
