@@ -206,8 +206,7 @@ Status Residency::BeginRestore(std::span<const HandleRef> run,
                                std::span<PhysicalMemory* const> memory) {
   for (HandleRef handle : run) {
     const HandleState from = handle.entry().state.load();
-    STRATALLOC_CHECK(IsAway(from) && from != HandleState::kPoisoned,
-                     HandleStateName(from));
+    STRATALLOC_CHECK(MayReturn(from), HandleStateName(from));
   }
   STRATALLOC_RETURN_IF_ERROR(p_.pages.MapTaken(run, memory));
   for (HandleRef handle : run) Arrive(handle);

@@ -60,6 +60,10 @@ constexpr bool IsAway(HandleState s) {
   return s == HandleState::kHost || s == HandleState::kHostAndDisk ||
          s == HandleState::kDisk || s == HandleState::kPoisoned;
 }
+// Its bytes lie below and may come back: they are not lost.
+constexpr bool MayReturn(HandleState s) {
+  return IsAway(s) && s != HandleState::kPoisoned;
+}
 // Mapped with the owner's bytes in it: counts as device memory.
 constexpr bool IsOnDevice(HandleState s) {
   return s == HandleState::kResident || s == HandleState::kLeaving ||

@@ -85,10 +85,7 @@ std::vector<HandleRef> Transactions::AwayOf(
   MutexLock lock(p_.mutex);
   std::vector<HandleRef> away;
   for (HandleRef handle : handles) {
-    const HandleState state = handle.entry().state.load();
-    if (IsAway(state) && state != HandleState::kPoisoned) {
-      away.push_back(handle);
-    }
+    if (MayReturn(handle.entry().state.load())) away.push_back(handle);
   }
   return away;
 }
@@ -170,7 +167,7 @@ Result<std::size_t> Transactions::BeginRestore(
       const bool adjacent =
           handle.region == handles[0].region &&
           handle.address() == handles[0].address() + run * handle.bytes();
-      if (!adjacent || !IsAway(handle.entry().state.load())) break;
+      if (!adjacent || !MayReturn(handle.entry().state.load())) break;
     }
     if (run == 0) return run;
     STRATALLOC_RETURN_IF_ERROR(

@@ -53,8 +53,8 @@ class Admission {
     // another thread has yet to do.
     bool device_busy = false;
     // Moves on when another thread enters or leaves an operator, when memory is
-    // freed, when a pin is taken back and when a capture ends; not by what
-    // those do who wait.
+    // freed, when a pin is taken back, when a capture ends and when pages leave
+    // that no try waits for; not by what threads do that wait.
     std::uint64_t progress = 0;
     std::uint64_t freed = 0;  // of these, memory that was freed
   };

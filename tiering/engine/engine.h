@@ -235,7 +235,7 @@ class Engine final : public Reclaimer {
                     Below below, const std::shared_ptr<LeaveTally>& tally)
       REQUIRES(state.arbiter);
   bool AwaitLocked(TieredDevice& state) REQUIRES(state.arbiter);
-  Status AwaitFirstLocked(TieredDevice& state) REQUIRES(state.arbiter);
+  Status AwaitSomeLocked(TieredDevice& state) REQUIRES(state.arbiter);
   // Until `target` bytes came free, or nothing can leave. Not those of `keep`.
   // Lets go of the arbiter while it waits, as all that calls this does.
   Bytes EvictVictimsLocked(TieredDevice& state, Bytes target,

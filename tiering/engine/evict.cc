@@ -91,9 +91,9 @@ bool Engine::AwaitLocked(TieredDevice& state) {
   return LeaverOf(state).Await(kStandsStillNs);
 }
 
-Status Engine::AwaitFirstLocked(TieredDevice& state) {
+Status Engine::AwaitSomeLocked(TieredDevice& state) {
   const WithoutArbiter waits(*this, state);
-  return LeaverOf(state).AwaitFirst();
+  return LeaverOf(state).AwaitSome();
 }
 
 Bytes Engine::EvictTheseLocked(TieredDevice& state,
@@ -110,7 +110,7 @@ Bytes Engine::EvictTheseLocked(TieredDevice& state,
     }
     leaver.Step();
     if (tally.use_count() == 1 || AwaitLocked(state)) continue;
-    if (Status waited = AwaitFirstLocked(state); !waited) {
+    if (Status waited = AwaitSomeLocked(state); !waited) {
       state.refusal = waited.error().message;
       break;
     }

@@ -294,7 +294,9 @@ Bytes Eviction::Commit() {
     }
     counters_.clean_drops += leaving.clean;
     freed += leaving.handle.bytes();
-    tallies_[leaving.handle.address()]->left += leaving.handle.bytes();
+    LeaveTally& tally = *tallies_[leaving.handle.address()];
+    tally.left += leaving.handle.bytes();
+    if (!tally.searched) state_.freed_unsearched += leaving.handle.bytes();
     if (leaving.left == Departure::Left::kFreed) {  // while it was leaving
       lower_.Forget(*state_.allocator, leaving.handle);
       continue;

@@ -2,13 +2,20 @@
 #include "tiering/engine/leave_queue.h"
 
 #include <algorithm>
+#include <chrono>
 #include <map>
+#include <thread>
 #include <utility>
 
+#include "allocator/base/clock.h"
 #include "allocator/base/planted.h"
 
 namespace stratalloc {
 namespace {
+
+// Between two looks at several fences.
+constexpr std::chrono::microseconds kFirstPause{20}, kLongestPause{1000};
+constexpr std::int64_t kLookFor = 1'000'000'000;
 
 template <typename Leaves>
 Bytes BytesOf(const Leaves& leaves) {
@@ -100,38 +107,26 @@ void LeaveQueue::Push(std::vector<Leave> leaves) {
 }
 
 std::vector<Leave> LeaveQueue::TakeReady(std::size_t most, Status* failed) {
-  std::deque<Leave> looked;
-  {
-    MutexLock lock(mutex_);
-    looked.swap(leaves_);
-    in_hand_ += BytesOf(looked);
-  }
-  const Bytes in_hand = BytesOf(looked);
-  // Without the lock: a fence asks the driver.
+  // Without the lock: a fence asks the driver. What is chosen meanwhile waits.
   std::map<const Fence*, Result<bool>> done;
-  std::vector<Leave> ready, rest;
-  for (Leave& leave : looked) {
-    const auto [known, first] = done.try_emplace(leave.fence.get(), false);
-    if (first) known->second = leave.fence->IsDone();
+  const auto fences = Fences();  // they live as long as they are looked up
+  for (const auto& fence : fences) done.emplace(fence.get(), fence->IsDone());
+  std::vector<Leave> ready, dropped;
+  MutexLock lock(mutex_);
+  std::erase_if(leaves_, [&](Leave& leave) {
+    const auto known = done.find(leave.fence.get());
+    if (known == done.end()) return false;
     if (!known->second) {
       *failed = tl::unexpected(known->second.error());
-      continue;
+      dropped.push_back(std::move(leave));  // its fence ends without the lock
+      return true;
     }
     const bool goes = *known->second && ready.size() < most &&
                       (ready.empty() || ready[0].below == leave.below);
-    (goes ? ready : rest).push_back(std::move(leave));
-  }
-  MutexLock lock(mutex_);
-  // What was chosen again meanwhile is newer.
-  std::erase_if(rest, [&](const Leave& old) {
-    mutex_.AssertHeld();
-    return std::any_of(leaves_.begin(), leaves_.end(), [&](const Leave& one) {
-      return one.claim.handle == old.claim.handle;
-    });
+    if (goes) ready.push_back(std::move(leave));
+    return goes;
   });
-  leaves_.insert(leaves_.begin(), std::make_move_iterator(rest.begin()),
-                 std::make_move_iterator(rest.end()));
-  in_hand_ -= in_hand - BytesOf(ready);
+  in_hand_ += BytesOf(ready);
   return ready;
 }
 
@@ -140,29 +135,40 @@ void LeaveQueue::Ended(Bytes bytes) {
   in_hand_ -= bytes;
 }
 
-bool LeaveQueue::SomeReady() {
+std::vector<std::shared_ptr<const Fence>> LeaveQueue::Fences() {
   std::vector<std::shared_ptr<const Fence>> fences;
-  {
-    MutexLock lock(mutex_);
-    for (const Leave& leave : leaves_) {
-      if (fences.empty() || fences.back() != leave.fence) {
-        fences.push_back(leave.fence);
-      }
+  MutexLock lock(mutex_);
+  for (const Leave& leave : leaves_) {
+    if (fences.empty() || fences.back() != leave.fence) {
+      fences.push_back(leave.fence);
     }
   }
+  return fences;
+}
+
+bool LeaveQueue::SomeReady() {
+  const auto fences = Fences();
   return std::any_of(fences.begin(), fences.end(), [](const auto& fence) {
     return fence->IsDone().value_or(true);
   });
 }
 
-Status LeaveQueue::AwaitFirst() {
-  std::shared_ptr<const Fence> first;
-  {
-    MutexLock lock(mutex_);
-    if (leaves_.empty()) return {};
-    first = leaves_.front().fence;
+Status LeaveQueue::AwaitSome() {
+  const std::int64_t until = NowNs() + kLookFor;
+  auto pause = kFirstPause;
+  while (true) {
+    const auto fences = Fences();
+    if (fences.empty()) return {};
+    // CUDA has no wait for any of several events: they are looked at for a
+    // while. Streams that all stand still then are likely to run one kernel.
+    if (fences.size() == 1 || NowNs() >= until) return fences[0]->Wait();
+    for (const auto& fence : fences) {
+      STRATALLOC_ASSIGN_OR_RETURN(const bool done, fence->IsDone());
+      if (done) return {};
+    }
+    std::this_thread::sleep_for(pause);
+    pause = std::min(2 * pause, kLongestPause);
   }
-  return first->Wait();
 }
 
 bool LeaveQueue::empty() {

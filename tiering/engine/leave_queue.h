@@ -40,6 +40,8 @@ enum class Below {
 // it, too.
 struct LeaveTally {
   std::atomic<Bytes> left{0};
+  // The search for room that made the choice goes on.
+  std::atomic<bool> searched{false};
 };
 
 struct Leave {
@@ -66,8 +68,9 @@ class LeaveQueue {
       EXCLUDES(mutex_);
   void Ended(Bytes bytes) EXCLUDES(mutex_);
   bool SomeReady() EXCLUDES(mutex_);
-  // Waits for the streams of the first.
-  Status AwaitFirst() EXCLUDES(mutex_);
+  // Waits for the streams of any; after a second, however long, for those of
+  // the first.
+  Status AwaitSome() EXCLUDES(mutex_);
   bool empty() EXCLUDES(mutex_);
   // Of what is chosen, and of what was taken and has not ended. Never 0 in
   // between.
@@ -78,12 +81,13 @@ class LeaveQueue {
   // No capture begins on any device while this lives.
   class HeldCaptures;
   void Push(std::vector<Leave> leaves) EXCLUDES(mutex_);
+  std::vector<std::shared_ptr<const Fence>> Fences() EXCLUDES(mutex_);
 
   DeviceAllocator& device_;
   const DeviceList& all_;
   Mutex mutex_{LockRank::kLeaves};
   std::deque<Leave> leaves_ GUARDED_BY(mutex_);
-  Bytes in_hand_ GUARDED_BY(mutex_) = 0;  // looked at, or taken
+  Bytes in_hand_ GUARDED_BY(mutex_) = 0;  // taken, and not ended
 };
 
 }  // namespace stratalloc

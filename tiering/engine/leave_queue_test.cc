@@ -123,13 +123,24 @@ TEST_F(LeaveQueueTest, PageOfAHeldStreamIsSkipped) {
   EXPECT_TRUE(failed_.has_value());
 }
 
-TEST_F(LeaveQueueTest, AwaitFirstWaitsForTheFirstChoice) {
-  const auto pages = Pages(2);
+TEST_F(LeaveQueueTest, AwaitSomeWaitsForTheOnlyChoice) {
+  const auto pages = Pages(1);
   HoldOn(pages[0]);
   Choose(pages);
-  EXPECT_TRUE(queue_->AwaitFirst().has_value());
-  EXPECT_THAT(TakeReady(), ElementsAre(pages[0], pages[1]));
-  EXPECT_TRUE(queue_->AwaitFirst().has_value()) << "there is none";
+  EXPECT_FALSE(queue_->SomeReady());
+  EXPECT_TRUE(queue_->AwaitSome().has_value());
+  EXPECT_THAT(TakeReady(), ElementsAre(pages[0]));
+  EXPECT_TRUE(queue_->AwaitSome().has_value()) << "there is none";
+}
+
+TEST_F(LeaveQueueTest, AwaitSomeReturnsForALaterChoiceBesideAHeldStream) {
+  const auto pages = Pages(2);
+  const StreamId held = HoldOn(pages[0]);
+  Choose(pages);
+  EXPECT_TRUE(queue_->AwaitSome().has_value());
+  EXPECT_THAT(TakeReady(), ElementsAre(pages[1]));
+  Finish(held);
+  EXPECT_THAT(TakeReady(), ElementsAre(pages[0]));
 }
 
 TEST_F(LeaveQueueTest, PageChosenTwiceIsThereByItsLatestChoice) {
@@ -140,7 +151,7 @@ TEST_F(LeaveQueueTest, PageChosenTwiceIsThereByItsLatestChoice) {
   EXPECT_EQ(queue_->bytes(), 2 * kPage) << "once";
   EXPECT_THAT(TakeReady(), ElementsAre(pages[1]))
       << "the older fence knows nothing of the use";
-  ASSERT_TRUE(queue_->AwaitFirst().has_value());
+  ASSERT_TRUE(queue_->AwaitSome().has_value());
   ASSERT_THAT(TakeReady(), ElementsAre(pages[0]));
   EXPECT_EQ(taken_[0].below, Below::kHost);
 }

@@ -50,7 +50,7 @@ void Leaver::BeginReady() {
 void Leaver::EndFirst() {
   Batch batch = std::move(batches_.front());
   batches_.pop_front();
-  freed_.fetch_add(batch.eviction->End());
+  freed_ += batch.eviction->End();
   words_used_[batch.words] = false;
   queue_.Ended(batch.bytes);
   Publish();

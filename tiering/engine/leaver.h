@@ -5,9 +5,9 @@
 //
 //   Choose -> { Step -> Await } until enough has left
 //
-// Thread-safety: Choose, Await, Pending, idle and freed from any thread,
-// without a device lock and, since they may wait, without the arbiter. Step,
-// Finish and IsLeaving by the arbiter's holder.
+// Thread-safety: Choose, Await, Pending and idle from any thread, without a
+// device lock and, since they may wait, without the arbiter. Step, Finish,
+// freed and IsLeaving by the arbiter's holder.
 // Lifetime: the device's. Errors: see Eviction; `refusal` of the device has
 // why something stayed.
 // Invariants: a batch waits for copy_out, never for a stream of the program.
@@ -15,7 +15,6 @@
 #define STRATALLOC_TIERING_ENGINE_LEAVER_H_
 
 #include <array>
-#include <atomic>
 #include <deque>
 #include <memory>
 #include <span>
@@ -41,10 +40,10 @@ class Leaver {
   // Ends every batch, which waits for copy_out alone.
   void Finish();
   // Bytes that ever came free.
-  Bytes freed() const { return freed_.load(); }
+  Bytes freed() const { return freed_; }
   // Until a Step can do something; false after `most_ns`, by the real clock.
-  // Waits for the streams of what was chosen first, however long that takes.
-  Status AwaitFirst() { return queue_.AwaitFirst(); }
+  // Waits for the streams of anything that was chosen, however long that takes.
+  Status AwaitSome() { return queue_.AwaitSome(); }
   // Of what is chosen and on its way.
   bool Await(std::int64_t most_ns) EXCLUDES(mutex_);
   Bytes Pending() { return queue_.bytes(); }
@@ -69,7 +68,7 @@ class Leaver {
   };
   std::deque<Batch> batches_;  // the arbiter's holder's
   std::array<bool, kBatches> words_used_{};
-  std::atomic<Bytes> freed_{0};  // grows before a batch is no longer pending
+  Bytes freed_ = 0;
   // Of the first batch, for threads that wait without the arbiter.
   Mutex mutex_{LockRank::kLeaves};
   std::shared_ptr<const Fence> first_done_ GUARDED_BY(mutex_);

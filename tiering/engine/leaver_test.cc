@@ -147,7 +147,7 @@ TEST_F(LeaverTest, AwaitOfAHeldStreamGivesUp) {
   leaver_->Step();
   EXPECT_FALSE(leaver_->Await(/*most_ns=*/0));
   EXPECT_EQ(leaver_->Pending(), kPage);
-  ASSERT_TRUE(leaver_->AwaitFirst().has_value());
+  ASSERT_TRUE(leaver_->AwaitSome().has_value());
   EXPECT_TRUE(leaver_->Await(/*most_ns=*/0));
   StepUntilIdle();
   EXPECT_EQ(pages[0].state(), HandleState::kHost);

@@ -179,6 +179,26 @@ TEST_F(MovesTest, ARestoreAsksForTheRoomItLacksUnlessItMayNot) {
   EXPECT_EQ(counters_.planned_handles, 0u);
 }
 
+// While this thread waits for room another one reads the page from the disk.
+TEST_F(MovesTest, PageThatIsLostDuringAWaitForRoomIsAnError) {
+  Open(16 * kMiB);
+  const HandleRef away = Malloc(9);
+  ASSERT_EQ(Evict({away}), kHandle);
+  std::vector<HandleRef> others;
+  for (Bytes used = 0; used < kCard; used += kHandle) {
+    others.push_back(Malloc(3));
+  }
+  const auto loses = [&](Bytes) {
+    away.entry().state.store(HandleState::kPoisoned);
+    return Evict({others[0]});
+  };
+  const Status lost = Restoration({state_, *lower_, loses}).Run({&away, 1});
+  ASSERT_FALSE(lost.has_value());
+  EXPECT_EQ(lost.error().code, ErrorCode::kCorrupt);
+  EXPECT_THAT(lost.error().message, HasSubstr("were damaged and are lost"));
+  EXPECT_EQ(away.state(), HandleState::kPoisoned);
+}
+
 TEST_F(MovesTest, ADeviceThatIsRefusedSaysWhyAndIsNoMover) {
   Open(16 * kMiB);
   EXPECT_TRUE(state_.CheckTakesPart().has_value());

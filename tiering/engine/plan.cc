@@ -49,21 +49,15 @@ Bytes RoomForPlan(DeviceAllocator& device) {
 }  // namespace
 
 bool Engine::MoveAhead(TieredDevice& state) {
-  bool freed = false, more = false;
-  {
-    MutexLock arbiter(state.arbiter);
-    if (!CheckOn()) return false;
-    Leaver& leaver = LeaverOf(state);
-    const Bytes before = leaver.freed();
-    more = LeaveByPlanLocked(state);
-    leaver.Step();
-    more |= FetchAhead(state);
-    freed = leaver.freed() != before;
-    more |= freed || !leaver.idle();
-  }
-  // Threads that were refused may try again.
-  if (freed && admission_.crowded()) admission_.NoteChange();
-  return more;
+  MutexLock arbiter(state.arbiter);
+  if (!CheckOn()) return false;
+  Leaver& leaver = LeaverOf(state);
+  const Bytes before = leaver.freed();
+  bool moved = LeaveByPlanLocked(state);
+  leaver.Step();
+  moved |= FetchAhead(state);
+  moved |= leaver.freed() != before;
+  return moved || !leaver.idle();
 }
 
 bool Engine::LeaveByPlanLocked(TieredDevice& state) {

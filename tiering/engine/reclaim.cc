@@ -41,7 +41,7 @@ Admission::World Engine::LookAround() {
     const auto device =
         static_cast<unsigned>(state->allocator->device().index());
     world.device_busy |= (wanting >> device & 1) != 0 && !leaver.idle();
-    world.progress += leaver.freed();
+    world.progress += state->freed_unsearched.load();
   }
   world.progress += world.freed;
   return world;

@@ -21,6 +21,7 @@ constexpr int kRoomAttempts = 32;
 
 Status Restoration::Run(std::span<const HandleRef> handles) {
   DeviceAllocator& device = *state_.allocator;
+  const std::vector<HandleRef> wanted = device.AwayOf(handles);
   while (true) {
     missing_ = device.AwayOf(handles);
     std::sort(missing_.begin(), missing_.end(), [](HandleRef a, HandleRef b) {
@@ -28,7 +29,7 @@ Status Restoration::Run(std::span<const HandleRef> handles) {
     });
     missing_.erase(std::unique(missing_.begin(), missing_.end()),
                    missing_.end());
-    if (missing_.empty()) return {};
+    if (missing_.empty()) return CheckNotLost(wanted);
     taken_.clear();
     arrived_.clear();
     status_ = {};
@@ -40,7 +41,7 @@ Status Restoration::Run(std::span<const HandleRef> handles) {
     }
     // Empty: all of this part was freed meanwhile, or could not be mapped.
     if (!arrived_.empty()) Commit();
-    if (!GoesOn()) return status_;
+    if (!GoesOn()) return status_ ? CheckNotLost(wanted) : status_;
   }
 }
 
@@ -90,15 +91,28 @@ void Restoration::TakeRoom() {
 Bytes Restoration::ForgetWhatCame() {
   const auto lacks =
       missing_.begin() + static_cast<std::ptrdiff_t>(taken_.size());
-  missing_.erase(
-      std::remove_if(lacks, missing_.end(),
-                     [](HandleRef handle) { return !IsAway(handle.state()); }),
-      missing_.end());
+  missing_.erase(std::remove_if(lacks, missing_.end(),
+                                [](HandleRef handle) {
+                                  return !MayReturn(handle.state());
+                                }),
+                 missing_.end());
   Bytes need = 0;
   for (std::size_t i = taken_.size(); i < missing_.size(); ++i) {
     need += missing_[i].bytes();
   }
   return need;
+}
+
+// During a wait for room another thread may have read a page and found its
+// bytes damaged.
+Status Restoration::CheckNotLost(std::span<const HandleRef> wanted) const {
+  for (HandleRef handle : wanted) {
+    if (handle.state() != HandleState::kPoisoned) continue;
+    return Fail(ErrorCode::kCorrupt,
+                "cannot restore " + OwnersOf(*state_.allocator, handle) +
+                    " from disk: the bytes were damaged and are lost");
+  }
+  return {};
 }
 
 void Restoration::MoveIn() {

@@ -54,6 +54,7 @@ class Restoration {
   void TakeRoom();
   // Others were brought back during a wait for room; bytes that lack memory.
   Bytes ForgetWhatCame();
+  Status CheckNotLost(std::span<const HandleRef> wanted) const;
   void MoveIn();
   // [first, end) of what is missing is mapped: copies it.
   void MoveRunIn(std::size_t first, std::size_t end);

@@ -100,7 +100,12 @@ class Engine::RoomSearch {
         leaver_(engine.LeaverOf(state)),
         cold_(which == Evictable::kCold),
         before_(leaver_.freed()),
-        not_these_(keep.begin(), keep.end()) {}
+        not_these_(keep.begin(), keep.end()) {
+    tally_->searched = true;
+  }
+  ~RoomSearch() { tally_->searched = false; }
+  RoomSearch(const RoomSearch&) = delete;
+  RoomSearch& operator=(const RoomSearch&) = delete;
 
   Bytes Run(Bytes target) REQUIRES(state_.arbiter);
 
@@ -201,7 +206,7 @@ bool Engine::RoomSearch::AwaitRest(Bytes pending) {
     return true;
   }
   // Other threads may have to get on first.
-  if (LookAtOthers().any || !engine_.AwaitFirstLocked(state_)) {
+  if (LookAtOthers().any || !engine_.AwaitSomeLocked(state_)) {
     why_ = kStandsStill;
     return false;
   }

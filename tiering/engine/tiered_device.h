@@ -50,6 +50,9 @@ struct TieredDevice {
   Told unsettled;  // ... and does not synchronise any more
 
   EngineCounters counters;
+  // Bytes that came free, ever, and no search for room waited for them: they
+  // may be what a thread lacked that was refused before.
+  std::atomic<Bytes> freed_unsearched{0};
 
   // Thresholds count from here on.
   std::atomic<bool> under_pressure{false};
