@@ -182,21 +182,24 @@ TEST_F(MovesTest, ARestoreAsksForTheRoomItLacksUnlessItMayNot) {
 // While this thread waits for room another one reads the page from the disk.
 TEST_F(MovesTest, PageThatIsLostDuringAWaitForRoomIsAnError) {
   Open(16 * kMiB);
-  const HandleRef away = Malloc(9);
-  ASSERT_EQ(Evict({away}), kHandle);
+  const HandleRef page = Malloc(9);
+  ASSERT_EQ(Evict({page}), kHandle);
   std::vector<HandleRef> others;
   for (Bytes used = 0; used < kCard; used += kHandle) {
     others.push_back(Malloc(3));
   }
   const auto loses = [&](Bytes) {
-    away.entry().state.store(HandleState::kPoisoned);
-    return Evict({others[0]});
+    const Bytes left = Evict({others[0]});
+    PhysicalMemory* memory = allocator_->TakeFree(kHandle).value();
+    EXPECT_EQ(allocator_->BeginRestore({&page, 1}, {&memory, 1}).value(), 1u);
+    allocator_->AbortRestore(page, HandleState::kPoisoned);
+    return left;
   };
-  const Status lost = Restoration({state_, *lower_, loses}).Run({&away, 1});
+  const Status lost = Restoration({state_, *lower_, loses}).Run({&page, 1});
   ASSERT_FALSE(lost.has_value());
   EXPECT_EQ(lost.error().code, ErrorCode::kCorrupt);
   EXPECT_THAT(lost.error().message, HasSubstr("were damaged and are lost"));
-  EXPECT_EQ(away.state(), HandleState::kPoisoned);
+  EXPECT_EQ(page.state(), HandleState::kPoisoned);
 }
 
 TEST_F(MovesTest, ADeviceThatIsRefusedSaysWhyAndIsNoMover) {
