@@ -245,6 +245,8 @@ void Engine::OnEmptyCache(DeviceIndex device) {
   TieredDevice& state = devices_[static_cast<int>(device)];
   MutexLock arbiter(state.arbiter);
   lower_.CollectDropped(*state.allocator);
+  // The program gives memory back to others: pinned slabs without copies, too.
+  if (lower_.host() != nullptr) lower_.host()->Trim();
 }
 
 EngineCounters Engine::Counters() const {

@@ -297,5 +297,18 @@ TEST_F(EngineTest, ADriverThatFailsOnceIsAnErrorOnceAndNothingIsLost) {
   FreeAll(layers);
 }
 
+TEST_F(EngineTest, EmptyCacheUnpinsHostMemoryWithoutCopies) {
+  Open({});
+  const auto layers = Layers(2);
+  ASSERT_EQ(Evict(), 2 * kHandle);
+  rig_->engine().OnEmptyCache(DeviceIndex{0});
+  EXPECT_NE(rig_->engine().HostReserved(), 0u) << "copies lie there";
+  ExpectLayers(layers);
+  FreeAll(layers);
+  EXPECT_NE(rig_->engine().HostReserved(), 0u);
+  rig_->engine().OnEmptyCache(DeviceIndex{0});
+  EXPECT_EQ(rig_->engine().HostReserved(), 0u);
+}
+
 }  // namespace
 }  // namespace stratalloc

@@ -93,6 +93,25 @@ def host_functions(order: Order, seed: int) -> int:
     return gating.wrong(first, 1) + gating.wrong(second, len(gates))
 
 
+def other_pages(order: Order, seed: int) -> int:
+    """On one device: pages that a gated stream used cannot leave, and others
+    can, for operators of another stream."""
+    import torch
+
+    gating.devices(seed)
+    gated, others = gating.tensors(4, 8 * MIB), gating.tensors(6, 8 * MIB)
+    gate, stream = Gate(order), torch.cuda.Stream()
+    with gating.on(stream):
+        gating.add(gated)
+        gate.shut(stream)
+    gate.await_entered(stream)
+    with gating.on(torch.cuda.Stream()):
+        gating.add(others, 3)
+    order.note("B returned")
+    gate.open()
+    return gating.wrong(gated, 1) + gating.wrong(others, 3)
+
+
 def collective(order: Order, seed: int) -> int:
     """Two threads with a device each meet in a collective; one enters late.
 
@@ -101,12 +120,23 @@ def collective(order: Order, seed: int) -> int:
     room: the early one while its kernel stands there, the late one before. The
     late one does not wait for the early one's operators.
     """
+    return _collective(order, seed, False)
+
+
+def collective_beside(order: Order, seed: int) -> int:
+    """The same; the late one does, so that the early one's must return beside
+    its own kernel, on its own device."""
+    return _collective(order, seed, True)
+
+
+def _collective(order: Order, seed: int, late_waits: bool) -> int:
     import torch
 
     gating.devices(seed)
     tensors = [gating.tensors(6, 16 * MIB, rank) for rank in range(2)]
     streams = [torch.cuda.Stream(device=rank) for rank in range(2)]
     rounds = 4
+    returned = [threading.Event() for _ in range(rounds)]
     stands = [threading.Event() for _ in range(rounds)]  # the early rank does
     # Kernel `rank` of a round goes on when the other rank's kernel is there.
     kernels = [[Gate(order, f"{number}, rank {rank}: ") for rank in range(2)]
@@ -128,11 +158,14 @@ def collective(order: Order, seed: int) -> int:
                 with torch.cuda.device(rank):
                     gating.add(own[1:], 2)
                 order.note(f"{number}: early returned")
+                returned[number].set()
             else:
                 stands[number].wait(GIVE_UP_S * 2)
                 with torch.cuda.device(rank):
                     gating.add(own[1:], 2)
                 order.note(f"{number}: late returned")
+                if late_waits:
+                    returned[number].wait(GIVE_UP_S * 2)
                 enter(number, rank)
                 for gate in kernels[number]:
                     gate.open()
@@ -221,6 +254,12 @@ PROGRAMS: dict[str, tuple[Program, list[tuple[str, str]]]] = {
     "collective": (collective, [
         (f"{number}: late returned", f"{number}, rank {rank}: {gating.OPENED}")
         for number in range(4) for rank in range(2)]),
+    "collective_beside": (collective_beside, [
+        (f"{number}: {which} returned",
+         f"{number}, rank {rank}: {gating.OPENED}")
+        for number in range(4) for which in ("early", "late")
+        for rank in range(2)]),
+    "other_pages": (other_pages, [("B returned", gating.OPENED)]),
     "two_processes": (two_processes, [
         ("A begins", "B returned"), ("B returned", "A returned")]),
 }
