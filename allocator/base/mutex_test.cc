@@ -93,24 +93,27 @@ TEST(MutexDeathTest, ReversalAborts) {
 TEST(MutexDeathTest, SameRankAgainstTheOrderOfAddressesAborts) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   Mutex locks[2] = {Mutex(LockRank::kTier), Mutex(LockRank::kTier)};
+  Mutex& lower = locks[0];
+  Mutex& higher = locks[1];
   {  // In their order both may be held.
-    MutexLock first(locks[0]);
-    MutexLock second(locks[1]);
+    MutexLock first(lower);
+    MutexLock second(higher);
   }
-  MutexLock held(locks[1]);
-  EXPECT_DEATH({ MutexLock wrong(locks[0]); },
+  MutexLock held(higher);
+  EXPECT_DEATH({ MutexLock wrong(lower); },
                "lock order: rank 40 taken while rank 40");
 }
 
 TEST(MutexDeathTest, TryInAnyOrderIsAllowedAndCountsAsHeld) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   Mutex locks[2] = {Mutex(LockRank::kArbiter), Mutex(LockRank::kArbiter)};
+  Mutex& lower = locks[0];
   MutexLock held(locks[1]);
-  ASSERT_TRUE(locks[0].TryLock());
-  locks[0].AssertHeld();
+  if (!lower.TryLock()) FAIL() << "not held by any thread";
+  lower.AssertHeld();
   Mutex before(LockRank::kAdmission);
   EXPECT_DEATH({ MutexLock wrong(before); }, "lock order: rank 25");
-  locks[0].Unlock();
+  lower.Unlock();
 }
 
 // What AssertHeld promises the analysis is looked at.

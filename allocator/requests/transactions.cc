@@ -275,6 +275,7 @@ std::vector<std::pair<HandleRef, std::uint32_t>> Transactions::TakeDropped() {
 }
 
 bool Transactions::SomePageChanges() const {
+  // An atomic: no lock is needed, which the analysis cannot see.
   return p_.residency.changes().some();
 }
 

@@ -120,7 +120,7 @@ class Transactions {
   std::vector<std::pair<HandleRef, std::uint32_t>> TakeDropped()
       EXCLUDES(p_.mutex);
   // See page_changes.h.
-  bool SomePageChanges() const;
+  bool SomePageChanges() const STRATALLOC_TS(no_thread_safety_analysis);
   std::vector<PageChange> TakePageChanges() EXCLUDES(p_.mutex);
   void NoteHostCopyGone(HandleRef handle, bool written, bool on_disk,
                         const MoveEvents& events) EXCLUDES(p_.mutex);

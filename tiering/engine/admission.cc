@@ -27,11 +27,16 @@ thread_local Admission::Turn* Admission::Turn::mine = nullptr;
 Admission::World Admission::LookLocked(Turn& turn) {
   const World world = options_.look();
   running_ = world.running;
-  // The first look that finds it idle may come long after it was busy.
   const bool busy = world.device_busy || AnotherTriesLocked(turn);
-  if (std::exchange(turn.busy_, busy) || busy) {
-    turn.busy_until_ns_ = options_.now_ns();
+  const std::int64_t now = options_.now_ns();
+  if (busy && !turn.busy_) turn.busy_since_ns_ = now;
+  // The first look that finds it idle may come long after it was busy. Pages
+  // that a try has chosen keep it busy for moments: those do not count.
+  if (!busy && turn.busy_ && now - turn.busy_since_ns_ >= options_.quiet_ns) {
+    turn.busy_ns_ += now - turn.busy_since_ns_;
+    turn.busy_until_ns_ = now;
   }
+  turn.busy_ = busy;
   if (world.freed != freed_) {
     freed_ = world.freed;
     freed_ns_ = options_.now_ns();
@@ -73,10 +78,12 @@ bool Admission::StandsStillLocked(const Turn& turn) const {
 }
 
 bool Admission::AnotherTriesLocked(const Turn& turn) const {
+  const std::int64_t now = options_.now_ns();
   return std::any_of(turns_.begin(), turns_.end(), [&](const auto& each) {
     mutex_.AssertHeld();
     const Turn& other = *each.second;
-    return &other != &turn && other.trying_ && other.Concerns(turn);
+    return &other != &turn && other.trying_ && other.Concerns(turn) &&
+           now - other.began_ns_ >= options_.quiet_ns;
   });
 }
 
@@ -95,7 +102,7 @@ bool Admission::MayTryLocked(Turn& turn) {
       });
   if (may) {
     turn.tried_at_ = change_;
-    turn.trying_ = true;
+    if (!std::exchange(turn.trying_, true)) turn.began_ns_ = options_.now_ns();
   }
   return may;
 }
@@ -103,12 +110,13 @@ bool Admission::MayTryLocked(Turn& turn) {
 bool Admission::IsHopelessLocked(const Turn& turn, const World& world) {
   if (turn.refusals_ == 0) return false;
   const std::int64_t now = options_.now_ns();
-  if (now - turn.refused_ns_ >= options_.busy_ns) return true;
-  // Time that passed before the device was idle does not count: what left it
-  // may be what the thread lacked.
-  const std::int64_t waited = now - turn.refused_ns_;
-  const std::int64_t idle = turn.busy_ ? 0 : now - turn.busy_until_ns_;
-  if (std::min(waited, idle) >= options_.running_ns) return true;
+  const std::int64_t waited = now - turn.refused_ns_ - turn.tried_ns_;
+  if (waited >= options_.busy_ns) return true;
+  // Time in which the device was busy for long does not count: what left it may
+  // be what the thread lacked.
+  const std::int64_t busy =
+      turn.busy_ns_ + (turn.busy_ ? now - turn.busy_since_ns_ : 0);
+  if (waited - busy >= options_.running_ns) return true;
   if (turn.lack_ == Lack::kMemory) {
     const bool youngest =
         std::none_of(turns_.upper_bound(turn.ticket_), turns_.end(),
@@ -213,8 +221,14 @@ void Admission::Turn::EndWait() {
 void Admission::Turn::Refused(Lack lack) {
   MutexLock lock(admission_.mutex_);
   refused_at_ = tried_at_;
-  trying_ = false;
-  if (refusals_++ == 0) refused_ns_ = admission_.options_.now_ns();
+  const std::int64_t now = admission_.options_.now_ns();
+  const bool tried = std::exchange(trying_, false);
+  // Tries may wait for a disk: that is no time in which nothing happens.
+  if (refusals_++ == 0) {
+    refused_ns_ = now;
+  } else if (tried) {
+    tried_ns_ += now - began_ns_;
+  }
   lack_ = lack;
   admission_.CountRefusedLocked();
   // The next in line may try.

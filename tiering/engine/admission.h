@@ -136,12 +136,16 @@ class Admission {
     int refusals_ = 0;
     std::int64_t waits_since_ = kNotWaiting;
     std::int64_t refused_ns_ = 0;  // first
+    std::int64_t began_ns_ = 0;    // its try
+    std::int64_t tried_ns_ = 0;    // in tries since its first refusal
     // By change_: when its last try began, and the last that was refused; 0:
     // never. What changed during a try may be what it lacked.
     std::uint64_t tried_at_ = 0, refused_at_ = 0;
     // At its last look its devices were busy or another thread tried on them;
     // and until when.
     bool busy_ = false;
+    std::int64_t busy_since_ns_ = 0;
+    std::int64_t busy_ns_ = 0;  // for long, in all
     std::int64_t busy_until_ns_ = std::numeric_limits<std::int64_t>::min() / 2;
   };
 
@@ -149,7 +153,8 @@ class Admission {
   World LookLocked(Turn& turn) REQUIRES(mutex_);
   void ChangeLocked() REQUIRES(mutex_);
   bool MayTryLocked(Turn& turn) REQUIRES(mutex_);
-  // Another thread tries on its devices, and may free what it lacks.
+  // Another thread tries on its devices, and for long: it waits for a disk or a
+  // stream, and may free what this one lacks.
   bool AnotherTriesLocked(const Turn& turn) const REQUIRES(mutex_);
   // Does its try wait for streams that stand still?
   bool StandsStillLocked(const Turn& turn) const REQUIRES(mutex_);

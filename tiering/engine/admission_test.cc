@@ -229,11 +229,42 @@ TEST_F(AdmissionTest, TimeInWhichAnotherThreadTriesDoesNotCount) {
   Admission::Turn young(admission_, admission_.NewTicket());
   Try(old);
   ASSERT_TRUE(young.MayTry());
-  now_ += kRunning;  // it waits for the disk
+  now_ += kQuiet;
+  old.AwaitChange();  // a look: the try takes long
+  now_ += kRunning;   // it waits for the disk
   old.AwaitChange();
   young.Refused();
   ++progress_;
   EXPECT_TRUE(old.Await());
+}
+
+// It waited for the disk, or for another thread's step.
+TEST_F(AdmissionTest, TimeOfItsOwnTriesDoesNotCount) {
+  Admission::Turn turn(admission_, admission_.NewTicket());
+  running_ = true;
+  Try(turn);
+  admission_.NoteChange();
+  ASSERT_TRUE(turn.Await());
+  now_ += 2 * kBusy;
+  turn.Refused();
+  ++progress_;
+  ASSERT_TRUE(turn.Await());
+  turn.Refused();
+  now_ += kRunning;
+  EXPECT_FALSE(turn.Await());
+}
+
+// Each try chooses pages that do not leave in the end.
+TEST_F(AdmissionTest, MomentsInWhichTheDeviceIsBusyCount) {
+  Admission::Turn turn(admission_, admission_.NewTicket());
+  running_ = true;
+  Try(turn);
+  for (std::int64_t until = now_ + kRunning; now_ < until; now_ += kQuiet / 2) {
+    device_busy_ = !device_busy_;
+    ++progress_;  // another thread takes a pin back
+    turn.AwaitChange();
+  }
+  EXPECT_FALSE(turn.Await());
 }
 
 TEST_F(AdmissionTest, YoungerTurnMayTryWhileTheOlderStandsStill) {

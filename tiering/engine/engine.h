@@ -195,7 +195,6 @@ class Engine final : public Reclaimer {
     return off_.load(std::memory_order_relaxed) == Off::kSwitched;
   }
   Status CheckOn() const;  // fails with why nothing moves
-
   // switch.cc
   Result<Bytes> SwitchOffUnderArbiters();
   Status CheckNoCapture();
@@ -231,11 +230,13 @@ class Engine final : public Reclaimer {
   }
   void WakeMover(const TieredDevice& state);
   // See Leaver. They release the arbiter while they wait.
-  void ChooseLocked(TieredDevice& state, const std::vector<HandleRef>& victims,
-                    Below below, const std::shared_ptr<LeaveTally>& tally)
+  Bytes ChooseLocked(TieredDevice& state, const std::vector<HandleRef>& victims,
+                     Below below, const std::shared_ptr<LeaveTally>& tally)
       REQUIRES(state.arbiter);
   bool AwaitLocked(TieredDevice& state) REQUIRES(state.arbiter);
   Status AwaitSomeLocked(TieredDevice& state) REQUIRES(state.arbiter);
+  void AwaitArbiterLocked(TieredDevice& state, Mutex& other)
+      STRATALLOC_TS(no_thread_safety_analysis);
   // Until `target` bytes came free, or nothing can leave. Not those of `keep`.
   // Lets go of the arbiter while it waits, as all that calls this does.
   Bytes EvictVictimsLocked(TieredDevice& state, Bytes target,
@@ -335,9 +336,8 @@ class Engine final : public Reclaimer {
 
   Mutex joining_{LockRank::kJoining};  // AddDevice and SwitchOff
   LowerCopies lower_;
-  // Of them, for threads that read its use. nullptr before there is one.
+  // For threads that read its use. nullptr before there is one.
   std::atomic<const HostTier*> host_{nullptr};
-
   // True once anything was chosen to leave, or a thread waited for room: before
   // that operators note nothing when they leave.
   std::atomic<bool> attentive_{false};

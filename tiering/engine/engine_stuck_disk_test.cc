@@ -20,11 +20,12 @@ constexpr TierRule kDiskOnly{.host = false};
 
 class EngineStuckDiskTest : public EngineTest {
  protected:
-  void OpenWithDisk(int devices, std::chrono::nanoseconds deadline) {
+  void OpenWithDisk(int devices, std::chrono::nanoseconds deadline,
+                    Bytes host_budget = 64 * kMiB) {
     Rig::Options options;
     options.disk_deadline = deadline;
     options.devices = devices;
-    options.host_budget = 64 * kMiB;
+    options.host_budget = host_budget;
     options.disk_budget = 64 * kMiB;
     options.disk_dir = testing::TempDir();
     Open(options);
@@ -73,6 +74,33 @@ TEST_F(EngineStuckDiskTest, EvictionOfAnotherDeviceToTheHostGoesOn) {
   EXPECT_EQ(back, kHandle);
   EXPECT_TRUE(rig_->engine().RestoreAll().has_value());
   Free(here);
+  EXPECT_TRUE(rig_->device(1).Free(there).has_value());
+}
+
+// A demotion to the disk takes its time, and holds no other device's arbiter.
+TEST_F(EngineStuckDiskTest, RestoreOfAnotherDeviceFromTheHostGoesOn) {
+  OpenWithDisk(/*devices=*/2, minutes(10), /*host_budget=*/2 * kHandle);
+  const Address there = LayerOn(1);
+  ASSERT_EQ(rig_->engine().Evict(rig_->device(1), {}).value_or(0), kHandle);
+  const Address first = LayerOn(0);
+  ASSERT_EQ(Evict(), kHandle);
+  ASSERT_EQ(rig_->engine().HostUsed(), 2 * kHandle) << "full";
+  const Address second = LayerOn(0);
+  rig_->disk_faults().Hold(true);
+  std::thread waits([&] { EXPECT_EQ(Evict(), kHandle); });
+  ASSERT_TRUE(Eventually([&] { return rig_->disk_faults().waiting() == 1; }));
+  std::atomic<bool> done{false};
+  std::thread goes([&] {
+    EXPECT_TRUE(rig_->engine().Restore(rig_->device(1), {}).has_value());
+    done.store(true);
+  });
+  EXPECT_TRUE(Eventually([&] { return done.load(); }));
+  rig_->disk_faults().Hold(false);
+  waits.join();
+  goes.join();
+  EXPECT_TRUE(rig_->engine().RestoreAll().has_value());
+  Free(first);
+  Free(second);
   EXPECT_TRUE(rig_->device(1).Free(there).has_value());
 }
 

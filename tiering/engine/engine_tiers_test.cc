@@ -104,8 +104,8 @@ TEST_F(EngineTest, LargerStagingBuffersThatCannotBeHadLeaveTheSmallerOnes) {
   cudasim_clear_faults();
   ASSERT_FALSE(refused);
   EXPECT_THAT(refused.error().message, HasSubstr("two buffers of 4.00 MiB"));
-  const Result<Staging::Taken> first = lower.staging().Take();
-  const Result<Staging::Taken> second = lower.staging().Take();
+  const Result<Staging::Taken> first = lower.TakeStaging();
+  const Result<Staging::Taken> second = lower.TakeStaging();
   ASSERT_TRUE(first && second);
   ASSERT_NE(first->data(), second->data());
   std::memset(first->data(), 1, 2 * kMiB);  // there

@@ -24,7 +24,9 @@ constexpr std::int64_t kStandsStillNs = 100'000'000;
 
 class Engine::WithoutArbiter {
  public:
-  WithoutArbiter(Engine& engine, TieredDevice& state) RELEASE(state.arbiter)
+  // Not analysed: a destructor cannot name the lock that its caller knows.
+  WithoutArbiter(Engine& engine, TieredDevice& state)
+      STRATALLOC_TS(no_thread_safety_analysis)
       : engine_(engine),
         state_(state),
         reserve_open_(engine.lower_.reserve_is_open(*state.allocator)) {
@@ -33,7 +35,7 @@ class Engine::WithoutArbiter {
     state_.arbiter.Unlock();
     if (turn_ != nullptr) turn_->BeginWait();
   }
-  ~WithoutArbiter() ACQUIRE(state_.arbiter) {
+  ~WithoutArbiter() STRATALLOC_TS(no_thread_safety_analysis) {
     if (turn_ != nullptr) turn_->EndWait();
     state_.arbiter.Lock();
     engine_.lower_.OpenReserve(*state_.allocator, reserve_open_);
@@ -48,20 +50,26 @@ class Engine::WithoutArbiter {
   Admission::Turn* const turn_ = Admission::Turn::mine;
 };
 
-void Engine::ChooseLocked(TieredDevice& state,
-                          const std::vector<HandleRef>& victims, Below below,
-                          const std::shared_ptr<LeaveTally>& tally) {
+Bytes Engine::ChooseLocked(TieredDevice& state,
+                           const std::vector<HandleRef>& victims, Below below,
+                           const std::shared_ptr<LeaveTally>& tally) {
   Status why;
   Bytes chosen = 0;
   {
     const WithoutArbiter waits(*this, state);
     chosen = LeaverOf(state).Choose(victims, below, tally, &why);
   }
+  // Tiering may have been switched off meanwhile: what was chosen must stay.
+  if (!CheckOn()) {
+    LeaverOf(state).Stop();
+    return 0;
+  }
   if (!why) state.NoteStopped(why.error());
-  if (chosen == 0) return;
+  if (chosen == 0) return 0;
   attentive_.store(true, std::memory_order_relaxed);
   // This thread may be refused and wait for its turn, which takes no steps.
   WakeMover(state);
+  return chosen;
 }
 
 void Engine::WakeMover(const TieredDevice& state) {
@@ -89,6 +97,11 @@ void Engine::FinishLeavingLocked(TieredDevice& state,
 bool Engine::AwaitLocked(TieredDevice& state) {
   const WithoutArbiter waits(*this, state);
   return LeaverOf(state).Await(kStandsStillNs);
+}
+
+void Engine::AwaitArbiterLocked(TieredDevice& state, Mutex& other) {
+  const WithoutArbiter waits(*this, state);
+  MutexLock lock(other);
 }
 
 Status Engine::AwaitSomeLocked(TieredDevice& state) {

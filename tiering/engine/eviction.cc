@@ -231,7 +231,7 @@ void Eviction::Refuse(Departure& leaving, const Error& why) {
 
 Status Eviction::CopyToDisk(Departure& leaving, LowerCopy& copy) {
   DeviceAllocator& device = *state_.allocator;
-  Result<Staging::Taken> staging = lower_.staging().Take();
+  Result<Staging::Taken> staging = lower_.TakeStaging();
   if (!staging) {
     Refuse(leaving, staging.error());
     return {};

@@ -48,27 +48,35 @@ bool IsOnlyCopy(const LowerCopy& copy) {
 }  // namespace
 
 // The arbiters of the other devices that are free at this moment: until this
-// ends their copies are the calling thread's, too.
+// ends their copies are the calling thread's, too, for what needs no I/O.
 class LowerCopies::Reach {
  public:
-  Reach(LowerCopies& lower, const DeviceAllocator& own) {
+  Reach(LowerCopies& lower, const DeviceAllocator& own)
+      STRATALLOC_TS(no_thread_safety_analysis) {
+    lower.Of(own).missed = nullptr;
     for (Below& below : lower.below_) {
       Mutex* const arbiter = below.arbiter.load(std::memory_order_acquire);
       if (arbiter == nullptr) continue;
       if (&below != &lower.Of(own)) {
-        if (!arbiter->TryLock()) continue;
+        if (!arbiter->TryLock()) {
+          lower.Of(own).missed = arbiter;
+          continue;
+        }
         held_.push_back(arbiter);
       }
       copies_.push_back(&below.copies);
     }
   }
-  ~Reach() STRATALLOC_TS(no_thread_safety_analysis) {
-    for (Mutex* arbiter : held_) arbiter->Unlock();
-  }
+  ~Reach() STRATALLOC_TS(no_thread_safety_analysis) { End(); }
   Reach(const Reach&) = delete;
   Reach& operator=(const Reach&) = delete;
 
   const std::vector<Copies*>& copies() const { return copies_; }
+  bool holds() const { return !held_.empty(); }
+  // Only copies of the thread's own device are its own from now on.
+  void End() STRATALLOC_TS(no_thread_safety_analysis) {
+    for (Mutex* arbiter : std::exchange(held_, {})) arbiter->Unlock();
+  }
 
  private:
   std::vector<Mutex*> held_;
@@ -125,12 +133,13 @@ Status LowerCopies::MakeCoder(Bytes chunk_bytes) {
 
 Result<DiskTier*> LowerCopies::Disk() {
   if (DiskTier* const opened = disk()) return opened;
+  const Bytes chunk_bytes = reserves_.chunk_bytes();
   MutexLock lock(mutex_);
   if (disk_ != nullptr) return disk_.get();
   DiskTier::Options options;
   options.directory = options_.disk_dir;
   options.budget = options_.disk_budget;
-  options.max_chunk_bytes = reserves_.chunk_bytes();
+  options.max_chunk_bytes = chunk_bytes;
   options.staging[0] = staging_.data(0);
   options.staging[1] = staging_.data(1);
   options.coder = coder_;
@@ -139,6 +148,15 @@ Result<DiskTier*> LowerCopies::Disk() {
   STRATALLOC_ASSIGN_OR_RETURN(disk_, DiskTier::Open(options));
   opened_.store(disk_.get(), std::memory_order_release);
   return disk_.get();
+}
+
+Result<Staging::Taken> LowerCopies::TakeStaging() {
+  Result<Staging::Taken> taken = staging_.Take();
+  // Asked with the buffer in hand, which no other thread can read into now.
+  if (taken && disk() != nullptr) {
+    STRATALLOC_RETURN_IF_ERROR(disk()->CheckAnswers());
+  }
+  return taken;
 }
 
 LowerCopy* LowerCopies::Find(const DeviceAllocator& device, Address handle) {
@@ -318,7 +336,7 @@ bool LowerCopies::GiveUpHostCopy(DeviceAllocator& device, Bytes bytes,
     LowerCopy* copy;
   };
   std::vector<Choice> choices;
-  const Reach reach(*this, device);
+  Reach reach(*this, device);
   for (Copies* copies : reach.copies()) {
     for (auto& [address, copy] : *copies) {
       if (!copy.host) continue;
@@ -329,6 +347,9 @@ bool LowerCopies::GiveUpHostCopy(DeviceAllocator& device, Bytes bytes,
       }
       const int cost = copy.disk ? 0 : IsAway(state) ? 2 : 1;
       if (cost == 2 && !disk_allowed()) continue;
+      // Neither a write nor a wait holds up another device.
+      const bool own = copy.device == &device;
+      if (!own && (cost == 2 || state == HandleState::kCopyingIn)) continue;
       Candidate candidate;
       candidate.last_use = use.last_use.load();
       candidate.intervals = use.Intervals();
@@ -347,8 +368,10 @@ bool LowerCopies::GiveUpHostCopy(DeviceAllocator& device, Bytes bytes,
   });
   for (Choice& choice : choices) {
     LowerCopy& copy = *choice.copy;
-    const bool written = choice.cost == 2;
+    const bool written = choice.cost == 2, own = copy.device == &device;
     if (written && !copy.device->RuleOf(copy.handle).disk) continue;
+    if (!own && !reach.holds()) continue;
+    if (written) reach.End();
     const Status given_up = GiveUpHost(copy);
     if (given_up) return true;
     if (written) {
@@ -356,9 +379,7 @@ bool LowerCopies::GiveUpHostCopy(DeviceAllocator& device, Bytes bytes,
       return false;
     }
   }
-  if (!disk_allowed()) {
-    why->message += kNoDisk;
-  }
+  if (!disk_allowed()) why->message += kNoDisk;
   return false;
 }
 

@@ -23,6 +23,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "allocator/base/mutex.h"
@@ -94,6 +95,12 @@ class LowerCopies {
   // Drop, and forget the record.
   void Forget(const DeviceAllocator& device, HandleRef handle);
 
+  // The arbiter of another device, whose copies might have given the room that
+  // was lacked last; nullptr: there is none. It is reported once.
+  Mutex* TakeMissed(const DeviceAllocator& device) {
+    return std::exchange(Of(device).missed, nullptr);
+  }
+
   // A host buffer of `bytes`, after demoting or dropping colder copies; those
   // that a rule keeps off the disk are not demoted. Never
   // touches the copies of handles that are kCopyingOut. For `device`.
@@ -133,7 +140,9 @@ class LowerCopies {
   }
   Status ReadFromDisk(const LowerCopy& copy, void* to);
 
-  Staging& staging() { return staging_; }
+  // A staging buffer, for bytes on their way to or from the disk. Fails while
+  // the disk does not answer: a late read may still fill one.
+  Result<Staging::Taken> TakeStaging();
 
   // The staging events go back to their devices. Before those are destroyed.
   void Close() { staging_.Close(); }
@@ -163,6 +172,7 @@ class LowerCopies {
   struct Below {
     std::atomic<Mutex*> arbiter{nullptr};  // nullptr: it has not joined
     bool reserve_open = false;
+    Mutex* missed = nullptr;  // an arbiter that was not free, at the last look
     Copies copies;
     std::vector<Dropped> dropped;
     Told undrained;  // copies that arrive do not complete

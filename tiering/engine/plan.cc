@@ -54,6 +54,7 @@ bool Engine::MoveAhead(TieredDevice& state) {
   Leaver& leaver = LeaverOf(state);
   const Bytes before = leaver.freed();
   bool moved = LeaveByPlanLocked(state);
+  if (!CheckOn()) return false;  // it may have released the arbiter
   leaver.Step();
   moved |= FetchAhead(state);
   moved |= leaver.freed() != before;
@@ -69,8 +70,10 @@ bool Engine::LeaveByPlanLocked(TieredDevice& state) {
   }
   const std::vector<HandleRef> leaving = planner.Leaving();
   if (leaving.empty()) return advanced;
-  ChooseLocked(state, leaving, Below::kEither, std::make_shared<LeaveTally>());
-  return true;
+  // What cannot leave is marked until the plan goes on: it is no work.
+  return ChooseLocked(state, leaving, Below::kEither,
+                      std::make_shared<LeaveTally>()) > 0 ||
+         advanced;
 }
 
 bool Engine::FetchAhead(TieredDevice& state) {

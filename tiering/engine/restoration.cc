@@ -194,7 +194,7 @@ Status Restoration::CopyIn(HandleRef handle) {
     }
     void* to = spare.data;
     if (to == nullptr) {
-      Result<Staging::Taken> taken = lower_.staging().Take();
+      Result<Staging::Taken> taken = lower_.TakeStaging();
       if (!taken) return tl::unexpected(taken.error());
       to = staged.emplace(std::move(*taken)).data();
     }

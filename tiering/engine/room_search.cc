@@ -33,6 +33,8 @@ constexpr char kStandsStill[] =
 // will be cold sooner: milliseconds, where a look takes some 20 us.
 constexpr std::uint32_t kLookAgainAfter = 1 << 13;
 constexpr Bytes kFarthest = 64;
+// So often one search waits for another device's step.
+constexpr int kMostMissed = 8;
 
 // What an eviction may choose from: candidate i is handles[i].
 struct Victims {
@@ -100,14 +102,16 @@ class Engine::RoomSearch {
         leaver_(engine.LeaverOf(state)),
         cold_(which == Evictable::kCold),
         before_(leaver_.freed()),
-        not_these_(keep.begin(), keep.end()) {
+        keep_(keep.begin(), keep.end()),
+        not_these_(keep_) {
     tally_->searched = true;
   }
   ~RoomSearch() { tally_->searched = false; }
   RoomSearch(const RoomSearch&) = delete;
   RoomSearch& operator=(const RoomSearch&) = delete;
 
-  Bytes Run(Bytes target) REQUIRES(state_.arbiter);
+  // REQUIRES: the device's arbiter.
+  Bytes Run(Bytes target);
 
  private:
   // One round. False: the search is over.
@@ -123,6 +127,9 @@ class Engine::RoomSearch {
   bool FindVictims(Bytes target, std::vector<HandleRef>* victims);
   // There are none. True if now there may be.
   bool MakeVictims();
+  // A tier refused what was chosen. True if another device's copies may give
+  // room, whose arbiter was not free and has been waited for.
+  bool AwaitMissed();
   Bytes freed() const { return leaver_.freed() - before_; }
 
   Engine& engine_;
@@ -130,6 +137,7 @@ class Engine::RoomSearch {
   Leaver& leaver_;
   const bool cold_;
   const Bytes before_;
+  const std::set<Address> keep_;
   std::set<Address> not_these_;
   const std::shared_ptr<LeaveTally> tally_ = std::make_shared<LeaveTally>();
   std::string why_;
@@ -140,6 +148,7 @@ class Engine::RoomSearch {
   // still, or a search would wait for every page of one stream in turn.
   Bytes reach_ = 1;
   bool drained_ = false;
+  int missed_ = 0;
 };
 
 Bytes Engine::EvictVictimsLocked(TieredDevice& state, Bytes target,
@@ -178,7 +187,7 @@ bool Engine::RoomSearch::GoOn(Bytes target) {
   // A batch that came to nothing because of pins is no reason to stop; one that
   // a tier refused is.
   const bool refused = chose_ && pending == 0 && leaver_.freed() == at_choice_;
-  if (refused && !why_.empty()) return false;
+  if (refused && !why_.empty()) return AwaitMissed();
   std::vector<HandleRef> victims;
   if (!FindVictims((target - freed() - expected) * reach_, &victims)) {
     return false;
@@ -239,6 +248,15 @@ bool Engine::RoomSearch::FindVictims(Bytes target,
     if (victims->size() == Eviction::kMost) break;
     victims->push_back(choice.handles[candidate.id]);
   }
+  return true;
+}
+
+bool Engine::RoomSearch::AwaitMissed() {
+  Mutex* const missed = engine_.lower_.TakeMissed(*state_.allocator);
+  if (missed == nullptr || ++missed_ > kMostMissed) return false;
+  engine_.AwaitArbiterLocked(state_, *missed);
+  not_these_ = keep_;
+  chose_ = false;
   return true;
 }
 

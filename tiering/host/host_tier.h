@@ -4,7 +4,7 @@
 // parallel, registered with CUDA in steps of at most 1 GiB. Slabs are made on
 // demand; a buffer is a slot of one.
 //
-// Thread-safety: all methods (kTier lock). Called by the arbiter's holder.
+// Thread-safety: all methods (kTier lock).
 // Fails: kHostOutOfMemory when the budget is spent or the host cannot pin
 // (RLIMIT_MEMLOCK, cgroup): the message says which and what to set.
 // Lifetime: as long as the process; Trim() gives empty slabs back.

@@ -144,7 +144,8 @@ bool ChunkTransfer::LeaveBrokenRing() {
   Log(LogLevel::kWarning,
       "io_uring stopped taking requests; the disk tier goes on without it, "
       "one transfer after the other");
-  io_now_.store(nullptr, std::memory_order_release);
+  // A thread may be asking the old one.
+  broken_ = std::move(io_);
   Use(std::make_unique<SyncIo>());
   uses_ring_ = false;
   registered_ = false;

@@ -5,12 +5,11 @@
 //
 //   Start (the payload is on its way) -> fill header() -> Finish
 //
-// Thread-safety: stuck(), Mode() and registered() from any thread, the rest by
-// one caller at a time.
-// Errors: Finish returns an errno; ETIMEDOUT where the disk did not answer.
-// While stuck() nothing may be started, and the memory of the late transfer is
-// the kernel's.
-// Lifetime: the destructor waits for what is in flight.
+// Thread-safety: stuck(), uses_ring() and registered() from any thread, the
+// rest by one caller at a time. Errors: Finish returns an errno; ETIMEDOUT
+// where the disk did not answer. While stuck() nothing may be started, and the
+// memory of the late transfer is the kernel's. Lifetime: the destructor waits
+// for what is in flight.
 #ifndef STRATALLOC_TIERING_IO_CHUNK_TRANSFER_H_
 #define STRATALLOC_TIERING_IO_CHUNK_TRANSFER_H_
 
@@ -85,7 +84,8 @@ class ChunkTransfer {
   const Options options_;
   Block header_;
   std::vector<IoRequest> requests_;  // reserved for the largest chunk
-  std::unique_ptr<DeadlineIo> io_;   // ends before what its requests name
+  // They end before what their requests name.
+  std::unique_ptr<DeadlineIo> broken_, io_;
   std::atomic<const DeadlineIo*> io_now_{nullptr};
   std::atomic<bool> uses_ring_{false}, registered_{false};
   // Of the chunk under way:

@@ -3,10 +3,17 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
 namespace stratalloc {
+namespace {
+
+// Of one wait: a longer one would overflow the clock.
+constexpr std::chrono::hours kLongest{1};
+
+}  // namespace
 
 DeadlineIo::DeadlineIo(std::unique_ptr<BlockIo> moves,
                        std::chrono::nanoseconds most)
@@ -37,17 +44,18 @@ void DeadlineIo::Flush() {
 }
 
 int DeadlineIo::Finish() {
-  const auto until = std::chrono::steady_clock::now() + most_;
+  const auto began = std::chrono::steady_clock::now();
   MutexLock lock(mutex_);
   what_ = Asked::kFinish;
   asked_.NotifyAll();
   while (what_ == Asked::kFinish) {
-    const auto left = until - std::chrono::steady_clock::now();
+    // By subtraction: the most may be for ever.
+    const auto left = most_ - (std::chrono::steady_clock::now() - began);
     if (left.count() <= 0) {
       stuck_.store(true, std::memory_order_release);
       return ETIMEDOUT;
     }
-    ended_.WaitFor(mutex_, left);
+    ended_.WaitFor(mutex_, std::min<std::chrono::nanoseconds>(left, kLongest));
   }
   return error_;
 }

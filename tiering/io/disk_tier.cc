@@ -362,6 +362,7 @@ const std::string& DiskTier::directory() const {
   return state_->file->directory();
 }
 bool DiskTier::spent() const { return state_->spent; }
+Status DiskTier::CheckAnswers() const { return state_->CheckAnswers(); }
 bool DiskTier::stuck() const { return state_->io->stuck(); }
 bool DiskTier::offline() const {
   return state_->offline.load(std::memory_order_relaxed);

@@ -47,6 +47,8 @@ struct DiskChunk {
 
 class DiskTier {
  public:
+  static constexpr std::chrono::nanoseconds kNoDeadline =
+      std::chrono::nanoseconds::max();
   struct Options {
     std::string directory;  // must exist; "" = $TMPDIR or /tmp
     Bytes budget = 0;       // quota of the file
@@ -60,7 +62,8 @@ class DiskTier {
     SpillNames names = {};
     // None: nothing is between.
     WrapIo wrap_io = {};
-    // For one chunk. A disk that takes longer does not answer.
+    // For one chunk. A disk that takes longer does not answer: memory that it
+    // was to fill may be freed only once stuck() is false.
     std::chrono::nanoseconds deadline = std::chrono::seconds(60);
     // What is not even tried, as if the kernel or the file system had refused
     // it.
@@ -105,6 +108,7 @@ class DiskTier {
   // A transfer came too late and has not ended: Write and Read fail at once,
   // and what the late one was to read into is the kernel's still.
   bool stuck() const;
+  Status CheckAnswers() const;           // fails then, with the reason
   const std::string& directory() const;  // where the file is
   // "io_uring, O_DIRECT, registered buffers" or what it fell back to.
   std::string Mode() const;

@@ -57,6 +57,8 @@ Result<std::unique_ptr<HostSpill>> HostSpill::TryOpen(const Options& options) {
   tier.max_chunk_bytes = kPiece;
   tier.codec = options.codec;
   tier.wrap_io = options.wrap_io;
+  // It reads into memory that its callers free.
+  tier.deadline = DiskTier::kNoDeadline;
   tier.names = {"quota", "directory"};
   auto opened = DiskTier::Open(tier);
   if (!opened) return tl::unexpected(std::move(opened).error());
