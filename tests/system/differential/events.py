@@ -101,6 +101,7 @@ class Memory:
 def inconsistent(told, card):
     """None, or what about segments and numbers cannot be, in words.
 
+    A number that is None says nothing of its snapshot: memory moved meanwhile.
     `card`: bytes of the device. What the two numbers of an oom event leave out
     is the same every time: the context's own memory.
     """
@@ -140,7 +141,10 @@ def inconsistent(told, card):
                 return where + f"{rest} bytes are nobody's, {other} before"
             other = rest
         elif action == "snapshot" and event["user_metadata"] == "after":
-            reserved, active = next(numbers)
+            given = next(numbers)
+            if given is None:
+                continue
+            reserved, active = given
             if reserved != mapped.bytes():
                 return where + f"{mapped.bytes()} mapped, {reserved} reserved"
             if active != size:

@@ -50,10 +50,21 @@ class Recording:
         self.numbers = []
 
     def mark(self):
-        torch.cuda.memory._set_memory_metadata("after")
-        torch.cuda.memory_snapshot(include_traces=False)
-        torch.cuda.memory._set_memory_metadata("the program's")
-        self.numbers.append(reserved_and_active())
+        """A snapshot's event, and the numbers of the same moment.
+
+        The mover thread moves pages at any time: where the numbers before and
+        after a snapshot differ, another one is taken.
+        """
+        for _ in range(1000):
+            before = reserved_and_active()
+            torch.cuda.memory._set_memory_metadata("after")
+            torch.cuda.memory_snapshot(include_traces=False)
+            torch.cuda.memory._set_memory_metadata("the program's")
+            still = reserved_and_active() == before
+            self.numbers.append(before if still else None)
+            if still:
+                return
+        raise AssertionError("pages moved during each of 1000 snapshots")
 
     def told(self):
         snapshot = torch.cuda.memory._snapshot()
