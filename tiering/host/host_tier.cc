@@ -114,7 +114,7 @@ Status HostTier::State::AddSlab(Bytes bytes) {
 Bytes HostTier::State::TrimSlabs(Bytes enough) {
   Bytes freed = 0;
   std::erase_if(slabs, [&](const std::unique_ptr<Slab>& slab) {
-    if (freed >= enough || !slab->empty()) return false;
+    if (freed >= enough || !slab->empty() || !slab->Unpin()) return false;
     freed += slab->bytes();
     return true;
   });

@@ -307,6 +307,18 @@ TEST_F(HostTierTest, LargeSlabsAreRegisteredInSteps) {
   EXPECT_EQ(cudasim_calls("cudaHostUnregister") - unregistered, 2);
 }
 
+TEST_F(HostTierTest, SlabThatTheDriverKeepsPinnedStaysInUse) {
+  HostTier tier(Budget(8 * kMiB));
+  tier.Free(tier.Allocate(8 * kMiB).value());
+  ASSERT_EQ(cudasim_fail("cudaHostUnregister", 1, cudaErrorUnknown, 1), 0);
+  EXPECT_EQ(tier.Trim(), 0u);
+  cudasim_clear_faults();
+  EXPECT_EQ(tier.reserved(), 8 * kMiB);
+  tier.Free(tier.Allocate(8 * kMiB).value());
+  EXPECT_EQ(tier.Trim(), 8 * kMiB) << "asked again";
+  EXPECT_EQ(tier.reserved(), 0u);
+}
+
 TEST_F(HostTierTest, AForkedChildDoesNotInheritThePages) {
   HostTier tier(Budget(8 * kMiB));
   const HostBuffer buffer = tier.Allocate(2 * kMiB).value();

@@ -120,6 +120,18 @@ Status Slab::Register() {
   return {};
 }
 
+bool Slab::Unpin() {
+  while (registered_ > 0) {
+    const Bytes at = RoundDown(registered_ - 1, kRegisterStep);
+    if (!device_.UnregisterHost(data_ + at)) {
+      (void)Register();  // it stays as it was
+      return false;
+    }
+    registered_ = at;
+  }
+  return true;
+}
+
 Slab::~Slab() {
   for (Bytes at = 0; at < registered_; at += kRegisterStep) {
     if (Status status = device_.UnregisterHost(data_ + at); !status) {

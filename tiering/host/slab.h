@@ -32,6 +32,9 @@ class Slab {
   static Result<std::unique_ptr<Slab>> Create(const Device& device, Bytes bytes,
                                               Bytes expected_buffer);
   ~Slab();
+  // Before it ends, so that a driver that refuses loses nothing: false, and it
+  // is pinned still. REQUIRES: empty.
+  bool Unpin();
   Slab(const Slab&) = delete;
   Slab& operator=(const Slab&) = delete;
 
