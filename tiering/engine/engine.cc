@@ -24,6 +24,7 @@ Engine::Engine(Options options)
                                    .now_ns = options_.now_ns};
         if (options_.quiet_ns != 0) waiting.quiet_ns = options_.quiet_ns;
         if (options_.running_ns != 0) waiting.running_ns = options_.running_ns;
+        if (options_.busy_ns != 0) waiting.busy_ns = options_.busy_ns;
         return waiting;
       }()),
       lower_(options_.lower) {}

@@ -51,7 +51,7 @@ class Engine final : public Reclaimer {
     // want every step in order switch it off.
     bool background = true;
     // See Admission::Options; 0 = its own.
-    std::int64_t quiet_ns = 0, running_ns = 0;
+    std::int64_t quiet_ns = 0, running_ns = 0, busy_ns = 0;
     // The clock of threads that wait for room.
     std::function<std::int64_t()> now_ns = &NowNs;
   };

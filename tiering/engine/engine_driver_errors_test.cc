@@ -173,6 +173,32 @@ TEST_F(EngineDriverErrorsTest, AGrantThatIsNeverReadyIsAnErrorAndNoLoss) {
   FreeAll(layers);
 }
 
+// As a kernel that never ends, while another thread may still get on.
+TEST_F(EngineDriverErrorsTest, AMallocIsRefusedWhereNoEventIsEverDone) {
+  Rig::Options options;
+  options.capacity = 8 * kMiB;
+  options.quiet_ns = 1'000'000;
+  options.running_ns = 5'000'000;
+  options.busy_ns = 50'000'000;
+  Open(options);
+  const auto layers = Layers(4);
+  Busy busy(rig_->engine(), {{layers[0], kHandle, false}});
+  ASSERT_EQ(cudasim_fail("cudaEventQuery", 1, kNotReady, /*every=*/1), 0);
+  const std::int64_t since = NowNs();
+  const auto refused = rig_->Malloc(kHandle);
+  EXPECT_LT(NowNs() - since, 30'000'000'000) << "the product's own is 60 s";
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, ErrorCode::kOutOfMemory);
+  EXPECT_EQ(Counters().evicted_handles, 0u);
+  // What was chosen leaves once the driver says more.
+  cudasim_clear_faults();
+  busy.Leave();
+  Free(Malloc(kHandle));
+  EXPECT_GT(Counters().evicted_handles, 0u);
+  ExpectLayers(layers);
+  FreeAll(layers);
+}
+
 // Page tables take memory of the card, here 16 MiB that must be free.
 TEST_F(EngineDriverErrorsTest, AMallocMakesRoomForPageTables) {
   Open({});  // 64 MiB

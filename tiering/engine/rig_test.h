@@ -43,6 +43,7 @@ class Rig {
     // that it is hopeless; 0 = the product's.
     std::int64_t quiet_ns = 0;
     std::int64_t running_ns = 0;  // the same while an operator runs elsewhere
+    std::int64_t busy_ns = 0;     // the same while kernels keep pages
     std::function<std::int64_t()> now_ns;  // for them; empty = the product's
     bool async = true;
     std::uint64_t seed = 1;
@@ -89,6 +90,7 @@ class Rig {
     engine.under_pressure = options.under_pressure;
     engine.quiet_ns = options.quiet_ns;
     engine.running_ns = options.running_ns;
+    engine.busy_ns = options.busy_ns;
     if (options.now_ns) engine.now_ns = options.now_ns;
     rig->engine_ = std::make_unique<Engine>(engine);
     Bytes largest = 0;
