@@ -76,19 +76,19 @@ struct HandleUse {
     NoteStream(stream_bit);
     last_use.store(now, std::memory_order_relaxed);
   }
-  // An operator uses it. True if that is a use of its own: it comes more than
-  // `burst` ticks after the one before.
-  bool NoteOperator(std::uint64_t stream_bit, bool written, std::uint32_t now,
+  // An operator uses it. A use more than `burst` ticks after the one before is
+  // a use of its own and ends an interval.
+  void NoteOperator(std::uint64_t stream_bit, bool written, std::uint32_t now,
                     std::uint32_t burst) {
     NoteStream(stream_bit);
     if (written) NoteWrite();
     const std::uint32_t last = last_use.load(std::memory_order_relaxed);
     // `last` is ahead where another thread took its ticks later.
-    const bool apart = static_cast<std::int32_t>(now - last) >
-                       static_cast<std::int32_t>(burst);
-    if (apart) MoveIntervals(now - last);
+    if (static_cast<std::int32_t>(now - last) >
+        static_cast<std::int32_t>(burst)) {
+      MoveIntervals(now - last);
+    }
     last_use.store(now, std::memory_order_relaxed);
-    return apart;
   }
 
   std::array<std::uint32_t, kIntervals> Intervals() const {

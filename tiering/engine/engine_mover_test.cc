@@ -132,6 +132,31 @@ TEST_F(EngineMoverTest, CycleIsBroughtBackAheadOfUse) {
   FreeAll(layers);
 }
 
+// Two operators on a page with another page between, as an optimizer's: what
+// the plan has leave does not leave between the two.
+TEST_F(EngineMoverTest, PageUsedTwiceInARowReturnsOncePerCycle) {
+  OpenRig();
+  const int count = kFit + 8;
+  const auto layers = Layers(count);
+  const auto pass = [&] {
+    for (std::size_t i = 0; i < layers.size(); ++i) {
+      const std::size_t next = (i + 1) % layers.size();
+      ExpectReads(layers[i], kHandle, i + 1);
+      ASSERT_TRUE(Settles());
+      ExpectReads(layers[next], kHandle, next + 1);
+      ASSERT_TRUE(Settles());
+      ExpectReads(layers[i], kHandle, i + 1);
+      ASSERT_TRUE(Settles());
+    }
+  };
+  for (int i = 0; i < 6; ++i) pass();
+  const std::uint64_t before = Restored();
+  constexpr int kPasses = 3;
+  for (int i = 0; i < kPasses; ++i) pass();
+  EXPECT_LE(Restored() - before, kPasses * (count - kFit + kWindow));
+  FreeAll(layers);
+}
+
 // An operator notes pages in another order when some of them were evicted.
 TEST_F(EngineMoverTest, PagesOfAnOperatorInAnyOrderAreOneCycle) {
   OpenRig();

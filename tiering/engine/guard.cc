@@ -67,8 +67,10 @@ Bytes BytesOf(const DeviceAllocator& device,
 void Engine::NoteUse(HandleRef handle, std::uint64_t stream_bit, bool written,
                      std::uint32_t now, std::size_t place) {
   if (STRATALLOC_PLANTED(kLostDirty)) written = false;
-  if (handle.use().NoteOperator(stream_bit, written, now, kBurstTicks) &&
-      attentive_.load(std::memory_order_relaxed)) {
+  handle.use().NoteOperator(stream_bit, written, now, kBurstTicks);
+  // Every use, of a burst too: a page that the plan has leave after its last
+  // use would leave between two operators of the burst.
+  if (attentive_.load(std::memory_order_relaxed)) {
     noted_uses.push_back({{.page = handle.address(), .written = written},
                           OperatorThread::ThisThread().depth(),
                           place != 0 ? place : guard_handles.size()});

@@ -22,9 +22,16 @@ constexpr Bytes kSlack = 64;
 void Planner::Note(std::span<const PageUse> uses) {
   MutexLock lock(mutex_);
   noted_.insert(noted_.end(), uses.begin(), uses.end());
-  const auto used = static_cast<std::size_t>(std::count_if(
-      uses.begin(), uses.end(), [](const PageUse& use) { return !use.freed; }));
-  most_at_once_.store(std::max(most_at_once_.load(), used));
+  // Almost no operator has more than the largest so far.
+  if (uses.size() <= most_at_once_.load()) return;
+  std::vector<Address> pages;
+  for (const PageUse& use : uses) {
+    if (!use.freed) pages.push_back(use.page);
+  }
+  std::sort(pages.begin(), pages.end());
+  const auto end = std::unique(pages.begin(), pages.end());
+  const auto distinct = static_cast<std::size_t>(end - pages.begin());
+  most_at_once_.store(std::max(most_at_once_.load(), distinct));
 }
 
 bool Planner::Advance() {

@@ -52,7 +52,7 @@ class Planner {
   std::uint64_t Distance(Address page) {
     return timeline_ ? timeline_->Distance(page) : Timeline::kNever;
   }
-  bool InStep() const { return timeline_ && timeline_->InStep(); }
+  bool HasFuture() const { return timeline_ && timeline_->HasFuture(); }
   // What is kept free for pages on their way in.
   Bytes Window() const;
 

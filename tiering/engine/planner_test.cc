@@ -83,7 +83,7 @@ TEST_F(PlannerTest, FirstPassWantsNoPlan) {
 
 TEST_F(PlannerTest, StableCycleIsPlannedAndKept) {
   Learn(pages_);
-  EXPECT_TRUE(planner_->InStep());
+  EXPECT_TRUE(planner_->HasFuture());
   planner_->Plan(kCapacity);
   EXPECT_TRUE(planner_->has_plan());
   for (HandleRef page : pages_) Use(page);

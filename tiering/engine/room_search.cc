@@ -235,7 +235,7 @@ bool Engine::RoomSearch::FindVictims(Bytes target,
   Victims choice =
       LookAtCandidates(device, *workspaces, not_these_, cold_, now);
   Planner& planner = engine_.PlannerOf(state_);
-  if (planner.InStep() && !cold_) {
+  if (planner.HasFuture() && !cold_) {
     for (Candidate& one : choice.candidates) {
       one.distance = planner.Distance(choice.handles[one.id].address());
     }

@@ -10,7 +10,7 @@ std::vector<Address> Fetches::Next(const Timeline& timeline,
                                    const Limits& limits,
                                    const std::function<State(Address)>& state) {
   std::vector<Address> fetched;
-  if (!timeline.InStep()) return fetched;
+  if (!timeline.HasFuture()) return fetched;
   states_.clear();
   leaving_.assign(std::max<std::size_t>(limits.delay, 1), 0);
   // `room` after the uses looked at, and the least of it up to there.

@@ -8,7 +8,7 @@
 // its pages at once: the pages of the largest operator are a good delay.
 //
 // Thread-safety: none; the caller's lock over the timeline.
-// Errors: none. Out of step nothing is fetched.
+// Errors: none. Without a future nothing is fetched.
 #ifndef STRATALLOC_TIERING_POLICY_FETCHES_H_
 #define STRATALLOC_TIERING_POLICY_FETCHES_H_
 

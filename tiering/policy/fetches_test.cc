@@ -107,10 +107,19 @@ TEST_F(FetchesTest, LimitsEndTheSearch) {
   EXPECT_EQ(Next({.room = 9, .bytes = 2}), (std::vector<Address>{1, 2}));
 }
 
-TEST_F(FetchesTest, OutOfStepNothingIsFetched) {
+TEST_F(FetchesTest, FetchesWhilePositionIsHeldGoOn) {
   Learn({Use(1), Use(2), Use(3)});
   Evicted({1, 2, 3});
+  const std::vector<Address> before = Next({.room = 9});
+  ASSERT_FALSE(before.empty());
   timeline_.Add(Use(77));
+  ASSERT_FALSE(timeline_.InStep());
+  EXPECT_EQ(Next({.room = 9}), before);
+}
+
+TEST_F(FetchesTest, FetchesWithoutFutureAreNone) {
+  Evicted({1, 2, 3});
+  for (Address page : {1, 2, 3}) timeline_.Add(Use(page));
   EXPECT_TRUE(Next({.room = 9}).empty());
 }
 

@@ -5,8 +5,9 @@
 // included, or between its last use and its free. A page that leaves after the
 // use before a gap needs no device memory in the gap. The schedule chooses as
 // many gaps as the capacity requires at every point of the cycle:
-//   gaps up to a free first, since these bytes never return;
-//   then the longest class of gaps, each class 1.3 times the next;
+//   the longest class of gaps first, each class 1.3 times the next;
+//   gaps up to a free before all others, since these bytes never return, but
+//   only as gaps of twice their length if the bus has much less to do then;
 //   within a class in bit-reversed order of their start, so that they lie
 //   spread over the cycle and the bus is busy all the time;
 //   at the end gaps that turned out superfluous are dropped, shortest first.

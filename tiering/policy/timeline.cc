@@ -89,7 +89,7 @@ std::uint32_t Timeline::PageOf(Address address) {
     it->second = free_pages_.back();
     free_pages_.pop_back();
   }
-  pages_[it->second] = {address, kNever, kNever};
+  pages_[it->second] = {.address = address, .newest = kNever, .hint = kNever};
   return it->second;
 }
 
@@ -128,7 +128,9 @@ bool Timeline::Add(const PageUse& use) {
   }
   const std::uint64_t position = now_;
   Append(use);
+  ++pages_[At(position).page].uses;
   if (expected_ != kNever && expected_ < Oldest()) expected_ = kNever;
+  if (IsPassing(At(position).page)) return AddPassing();
   const std::uint64_t next = expected_ == kNever ? kNever : UseFrom(expected_);
   if (next < position && Same(next, position)) {
     Follow(next);
@@ -136,6 +138,19 @@ bool Timeline::Add(const PageUse& use) {
     Search(position);
   }
   return At(position).leaves;
+}
+
+// A use of a passing page. It takes the place of the one that is expected, if
+// that is a passing page's, too.
+bool Timeline::AddPassing() {
+  if (expected_ == kNever) return false;
+  std::uint64_t next = expected_;
+  while (next + 1 < now_ && (At(next).made || At(next).freed)) ++next;
+  if (next + 1 >= now_ || !IsPassing(At(next).page)) return false;
+  At(now_ - 1).leaves = At(next).leaves;
+  expected_ = next + 1;
+  if (InStep()) ++run_;
+  return At(now_ - 1).leaves;
 }
 
 bool Timeline::AddChange(const PageUse& change) {
@@ -148,6 +163,12 @@ bool Timeline::AddChange(const PageUse& change) {
     expected = Rename(change.page);
   }
   Append(change);
+  if (change.made) {
+    Page& page = pages_[At(now_ - 1).page];
+    page.uses_before = page.births == 0 ? 0 : page.uses;
+    page.uses = 0;
+    page.births += page.births < 2 ? 1 : 0;
+  }
   if (expected_ != kNever && expected_ < Oldest()) expected_ = kNever;
   if (InStep()) ++run_;
   if (expected_ != kNever && Same(expected_, now_ - 1) &&
@@ -181,52 +202,74 @@ std::uint32_t Timeline::MatchBack(std::uint64_t earlier,
   return length;
 }
 
-// A use or two that were left out first, then a full match, then one close by,
-// then the longest; among equals the
-// closest to the followed position, or the newest if no position is followed.
-Timeline::Match Timeline::BestMatch(std::uint64_t position) {
-  Match best;
+// Calls visit(position) for earlier uses of the page at `position`: the newest
+// ones, and those around the followed position, since a page with many uses has
+// these farther back.
+template <typename Visit>
+void Timeline::ForCandidates(std::uint64_t position, Visit visit) {
+  std::uint64_t at = Previous(position);
+  for (std::uint32_t i = 0; i < kCandidates && at != kNever; ++i) {
+    visit(at);
+    at = Previous(at);
+  }
+  if (expected_ == kNever) return;
+  const std::uint64_t after = Seek(pages_[At(position).page], expected_);
+  if (after == kNever || after >= position) return;
+  visit(after);
+  if (at = Previous(after); at != kNever) visit(at);
+}
+
+// The closest position after a use or two that were left out, else the longest
+// match close by. One equal use alone says little: a pass backwards has one at
+// each step, and is another part of the cycle.
+std::uint64_t Timeline::BestSlip(std::uint64_t position) {
+  std::uint64_t best = kNever;
   std::uint32_t best_rank = 0;
-  auto distance = [&](std::uint64_t at) {
-    return at > expected_ ? at - expected_ : expected_ - at;
+  ForCandidates(position, [&](std::uint64_t at) {
+    if (!IsNear(at)) return;
+    std::uint32_t rank = MatchBack(at, position);
+    if (rank < 2 && !IsClose(at)) return;
+    if (rank != 0 && IsClose(at)) rank += kLongestMatch;
+    if (rank < best_rank || (rank == best_rank && at >= best)) return;
+    best = at;
+    best_rank = rank;
+  });
+  return best;
+}
+
+// The longest match; among equals the closest to the followed position, or the
+// newest if no position is followed.
+Timeline::Match Timeline::BestMatch(std::uint64_t position) {
+  const std::uint64_t followed = expected_ == kNever ? position : expected_;
+  const auto distance = [followed](std::uint64_t at) {
+    return at > followed ? at - followed : followed - at;
   };
-  auto consider = [&](std::uint64_t at) {
+  Match best;
+  ForCandidates(position, [&](std::uint64_t at) {
     const std::uint32_t length = MatchBack(at, position);
-    std::uint32_t rank = length;
-    if (length == kLongestMatch) rank += kLongestMatch;
-    if (length != 0 && IsNear(at)) rank += kLongestMatch;
-    if (length != 0 && IsClose(at)) rank += 2 * kLongestMatch;
-    if (rank == 0 || rank < best_rank) return;
-    if (rank == best_rank &&
-        (expected_ == kNever || distance(at) >= distance(best.position))) {
+    if (length == 0 || length < best.length) return;
+    if (length == best.length && distance(at) >= distance(best.position)) {
       return;
     }
     best = {at, length};
-    best_rank = rank;
-  };
-  std::uint64_t at = Previous(position);
-  for (std::uint32_t i = 0; i < kCandidates && at != kNever; ++i) {
-    consider(at);
-    at = Previous(at);
-  }
-  if (expected_ == kNever) return best;
-  // A page with many uses has its closest ones farther back.
-  const std::uint64_t after = Seek(pages_[At(position).page], expected_);
-  if (after == kNever || after >= position) return best;
-  consider(after);
-  if (at = Previous(after); at != kNever) consider(at);
+  });
   return best;
 }
 
 void Timeline::Search(std::uint64_t position) {
-  const Match best = BestMatch(position);
   ++astray_;
-  const bool full = best.length == kLongestMatch;
-  if (best.length != 0 && IsNear(best.position)) {
-    Follow(best.position);
+  const std::uint64_t slip = expected_ == kNever ? kNever : BestSlip(position);
+  if (slip != kNever && IsClose(slip)) {
+    Follow(slip);
     return;
   }
-  if (expected_ != kNever && !full && astray_ <= kPatience) return;
+  const Match best = BestMatch(position);
+  if (expected_ != kNever && best.length < kLongestMatch) {
+    if (slip != kNever) Follow(slip);
+    if (slip != kNever || astray_ <= std::min<std::uint64_t>(kPatience, run_)) {
+      return;
+    }
+  }
   if (expected_ != kNever || best.length != 0) ++jumps_;
   run_ = 0;
   if (best.length == 0) {

@@ -5,13 +5,16 @@
 // The newest uses are kept in a ring. While a use is the expected one, the
 // timeline compares one entry. Otherwise it searches the earlier uses of the
 // same page for the longest match of the past, up to kLongestMatch uses:
-//   a full match      the timeline jumps there;
-//   a match close by  the timeline slips: a use was inserted, left out or
-//                     replaced, and the cycle goes on;
-//   anything else     the timeline holds its position for kPatience uses, and
-//                     then jumps to the longest match.
+//   close by  the timeline slips: a use was inserted, left out or replaced, and
+//             the cycle goes on;
+//   else      it holds its position for kPatience uses, and then jumps to the
+//             longest match.
 // Loops, shared modules, tied weights, gradient accumulation, branches and
 // several models come out of the match. There are no scopes and no hashes.
+//
+// Only the uses of lasting pages are followed. Passing pages are made again and
+// again: gradients and temporaries, which lie at other addresses and on more or
+// fewer pages each time. Their uses take the expected ones' places.
 //
 // A use of the same page as the use before it is the same use. Freed means
 // that no block is left on the page: its bytes are dead. When that happens may
@@ -51,7 +54,7 @@ struct PageUse {
 class Timeline {
  public:
   static constexpr std::size_t kCapacity = std::size_t{1} << 18;
-  static constexpr std::uint32_t kLongestMatch = 32;
+  static constexpr std::uint32_t kLongestMatch = 64;
   static constexpr std::uint64_t kNever = ~std::uint64_t{0};
 
   // REQUIRES: capacity is a power of two, at least 64. 16 bytes each.
@@ -60,7 +63,7 @@ class Timeline {
   // Adds the newest use; `leaves` of the argument is not read. Returns the mark
   // of the use, which it has from the earlier position if it was the expected
   // one. One hash lookup; in step one comparison, otherwise at most
-  // 34 * kLongestMatch comparisons.
+  // 68 * kLongestMatch comparisons.
   bool Add(const PageUse& use);
 
   // Uses added so far, repetitions apart; the position of the next one. O(1).
@@ -116,6 +119,9 @@ class Timeline {
   static constexpr std::uint32_t kPatience = 8;
   static constexpr std::uint32_t kCandidates = 32;
   static constexpr std::uint64_t kStableRun = 1024;
+  // A page that had so many uses more than in its life before lasts.
+  static constexpr std::uint32_t kLongLife = 4;
+  static constexpr std::uint32_t kManyUses = 16;
   // Uses that are looked through for a page that is expected to be made.
   static constexpr std::uint64_t kBirths = 256;
 
@@ -131,8 +137,11 @@ class Timeline {
   static_assert(sizeof(Entry) == 16);
   struct Page {
     Address address = 0;
-    std::uint64_t newest = 0;  // position of its newest use
-    std::uint64_t hint = 0;    // one of its positions, where Seek begins
+    std::uint64_t newest = 0;       // position of its newest use
+    std::uint64_t hint = 0;         // one of its positions, where Seek begins
+    std::uint32_t births = 0;       // 2: or more
+    std::uint32_t uses = 0;         // since it was made
+    std::uint32_t uses_before = 0;  // in its life before
   };
   struct Match {
     std::uint64_t position = kNever;
@@ -152,9 +161,17 @@ class Timeline {
   bool LastFreed(std::uint32_t page) const {
     return At(pages_[page].newest).freed;
   }
-  // Neither made nor freed there: what the position follows.
+  // Made more than once, and not used much longer than in the life before.
+  bool IsPassing(std::uint32_t index) const {
+    const Page& page = pages_[index];
+    return page.births > 1 &&
+           page.uses <= kLongLife * page.uses_before + kManyUses;
+  }
+  // A use of a lasting page, neither made nor freed there: what the position
+  // follows.
   bool IsPlainUse(std::uint64_t position) const {
-    return !At(position).freed && !At(position).made;
+    const Entry& entry = At(position);
+    return !entry.freed && !entry.made && !IsPassing(entry.page);
   }
   // The first plain use from `position` on, or the last one up to it; kNever:
   // none.
@@ -169,12 +186,16 @@ class Timeline {
   // The page's first position at or after `from`; kNever: none.
   std::uint64_t Seek(Page& page, std::uint64_t from);
 
+  bool AddPassing();
   bool AddChange(const PageUse& change);
   void Append(const PageUse& use);
   void Forget(std::uint64_t position);
   std::uint32_t PageOf(Address address);
   // Equal uses up to and including the two positions.
   std::uint32_t MatchBack(std::uint64_t earlier, std::uint64_t later) const;
+  template <typename Visit>
+  void ForCandidates(std::uint64_t position, Visit visit);
+  std::uint64_t BestSlip(std::uint64_t position);
   Match BestMatch(std::uint64_t position);
   void Search(std::uint64_t position);
   void Follow(std::uint64_t earlier);

@@ -7,26 +7,12 @@
 #include <map>
 #include <random>
 
+#include "tiering/policy/timeline_fixture_test.h"
+
 namespace stratalloc {
 namespace {
 
 constexpr auto kNever = Timeline::kNever;
-
-void AddAll(Timeline& timeline, const std::vector<Address>& pages) {
-  for (Address page : pages) timeline.Add({.page = page});
-}
-
-std::vector<Address> Range(Address from, Address to) {
-  std::vector<Address> pages;
-  for (Address page = from; page < to; ++page) pages.push_back(page);
-  return pages;
-}
-
-std::vector<Address> operator+(std::vector<Address> a,
-                               const std::vector<Address>& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
 
 std::vector<Address> Next(const Timeline& timeline, std::size_t count) {
   std::vector<Address> pages;
@@ -141,9 +127,35 @@ TEST(Timeline, ReplacedAndOmittedPagesAreSlips) {
   EXPECT_TRUE(timeline.InStep());
   EXPECT_EQ(timeline.StableLength(), 100u);
   AddAll(timeline, {53, 60});
+  EXPECT_EQ(timeline.Expected(0).page, 54u) << "one use proves nothing";
+  AddAll(timeline, {61});
   EXPECT_TRUE(timeline.InStep());
-  EXPECT_EQ(timeline.Expected(0).page, 61u);
+  EXPECT_EQ(timeline.Expected(0).page, 62u);
   EXPECT_EQ(timeline.StableLength(), 94u);
+  EXPECT_EQ(timeline.jumps(), jumps);
+}
+
+TEST(Timeline, PassBackwardsCloseByIsNoSlip) {
+  // Each use of the way back has one equal use close by, and no more.
+  Timeline timeline;
+  const auto cycle = Range(1, 41);
+  AddAll(timeline, cycle + cycle + Range(1, 31));
+  AddAll(timeline, {29, 28, 27, 26, 25, 24, 23, 22});
+  EXPECT_EQ(timeline.Expected(0).page, 31u) << "it holds its position";
+  AddAll(timeline, {31});
+  EXPECT_TRUE(timeline.InStep());
+}
+
+TEST(Timeline, SweepsOverOneListAreToldApartByWhatWasBefore) {
+  // An optimizer over lists: four sweeps over the same pages, with others
+  // between. The end of a sweep looks like the end of any other one.
+  Timeline timeline;
+  const auto list = Range(1, 51), others = Range(100, 150);
+  const auto cycle = list + others + list + list + Range(200, 260);
+  AddAll(timeline, cycle + cycle);
+  const std::uint64_t jumps = timeline.jumps();
+  AddAll(timeline, cycle + cycle);
+  EXPECT_EQ(timeline.StableLength(), cycle.size());
   EXPECT_EQ(timeline.jumps(), jumps);
 }
 
