@@ -36,7 +36,8 @@ enum class LockRank : int {
                    // its ring gets its room on the disk (allocator/events)
   kExtents = 64,   // what of a spill file is free; leaf
   kMoves = 65,     // when moves of a device were under way; leaf
-  kUses = 67,      // uses that operators noted, for the planner; leaf
+  kUses = 67,      // uses that operators noted, and pages that were made and
+                   // freed, for the planner; leaf
   kLedger = 70,    // charge and credit; leaf
   kFrames = 75,    // the numbers of frame accounts; leaf
   kScopes = 80,    // names of scopes and of sites; leaf

@@ -3,7 +3,9 @@
 // the order in which that happened: what tiering's planner cannot see from the
 // operands of operators. Nothing is noted before the first Take.
 //
-// Thread-safety: Note and Take under the device lock; some() from any thread.
+// Thread-safety: any thread; Note under the device lock, which orders changes.
+// Locks: its own, a leaf. Take does not need the device lock: an operator calls
+// it, and may not wait for an unmap that waits for the device's work.
 // Lifetime: the device's. Errors: none. Invariants: at most kMost changes are
 // kept; a change beyond them drops those before it, which were not taken.
 #ifndef STRATALLOC_ALLOCATOR_BLOCKS_PAGE_CHANGES_H_
@@ -15,6 +17,7 @@
 #include <vector>
 
 #include "allocator/base/bytes.h"
+#include "allocator/base/mutex.h"
 
 namespace stratalloc {
 
@@ -27,25 +30,27 @@ class PageChanges {
  public:
   static constexpr std::size_t kMost = 1 << 16;
 
-  void Note(Address page, bool made) {
-    if (!noting_) return;
+  void Note(Address page, bool made) EXCLUDES(mutex_) {
+    if (!noting()) return;
+    MutexLock lock(mutex_);
     if (changes_.size() == kMost) changes_.clear();
     changes_.push_back({page, made});
     some_.store(true, std::memory_order_relaxed);
   }
-  // Under the device lock: are they noted?
-  bool noting() const { return noting_; }
+  bool noting() const { return noting_.load(std::memory_order_relaxed); }
   bool some() const { return some_.load(std::memory_order_relaxed); }
-  std::vector<PageChange> Take() {
-    noting_ = true;
+  std::vector<PageChange> Take() EXCLUDES(mutex_) {
+    noting_.store(true, std::memory_order_relaxed);
+    MutexLock lock(mutex_);
     some_.store(false, std::memory_order_relaxed);
     return std::exchange(changes_, {});
   }
 
  private:
-  bool noting_ = false;
+  std::atomic<bool> noting_{false};
   std::atomic<bool> some_{true};  // so that the first Take comes
-  std::vector<PageChange> changes_;
+  Mutex mutex_{LockRank::kUses};
+  std::vector<PageChange> changes_ GUARDED_BY(mutex_);
 };
 
 }  // namespace stratalloc

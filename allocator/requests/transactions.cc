@@ -274,13 +274,12 @@ std::vector<std::pair<HandleRef, std::uint32_t>> Transactions::TakeDropped() {
   return p_.residency.TakeDropped();
 }
 
+// PageChanges has a lock of its own, which the analysis cannot see.
 bool Transactions::SomePageChanges() const {
-  // An atomic: no lock is needed, which the analysis cannot see.
   return p_.residency.changes().some();
 }
 
 std::vector<PageChange> Transactions::TakePageChanges() {
-  MutexLock lock(p_.mutex);
   return p_.residency.changes().Take();
 }
 

@@ -119,9 +119,10 @@ class Transactions {
   // residency.h. The caller drops the copies.
   std::vector<std::pair<HandleRef, std::uint32_t>> TakeDropped()
       EXCLUDES(p_.mutex);
-  // See page_changes.h.
+  // See page_changes.h. Without the device lock.
   bool SomePageChanges() const STRATALLOC_TS(no_thread_safety_analysis);
-  std::vector<PageChange> TakePageChanges() EXCLUDES(p_.mutex);
+  std::vector<PageChange> TakePageChanges()
+      STRATALLOC_TS(no_thread_safety_analysis);
   void NoteHostCopyGone(HandleRef handle, bool written, bool on_disk,
                         const MoveEvents& events) EXCLUDES(p_.mutex);
   bool NoteChunkGone(HandleRef handle, bool in_host) EXCLUDES(p_.mutex);

@@ -19,7 +19,9 @@ class EngineCardRoomTest : public EngineTest {
  protected:
   void SetUp() override { OpenCard(512 * kMiB); }
   void OpenCard(Bytes host_budget) {
-    if (rig_ != nullptr) EXPECT_EQ(rig_->Close(), "");
+    if (rig_ != nullptr) {
+      EXPECT_EQ(rig_->Close(), "");
+    }
     rig_.reset();
     Rig::Options options;
     options.capacity = kCard;
