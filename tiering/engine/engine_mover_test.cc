@@ -331,6 +331,8 @@ TEST_F(EngineMoverTest, LongKernelIsWaitedForBesideAnIdleThread) {
   cudasim_hold_streams(0);
   waits.join();
   EXPECT_EQ(refused, "");
+  EXPECT_LE(Counters().evicted_handles, 2u)
+      << "more pages of the same stream would have been ready no sooner";
   FreeAll(layers);
 }
 

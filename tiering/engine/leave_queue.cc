@@ -181,6 +181,13 @@ Bytes LeaveQueue::bytes() {
   return BytesOf(leaves_) + in_hand_;
 }
 
+std::set<std::uint64_t> LeaveQueue::Streams() {
+  std::set<std::uint64_t> streams;
+  MutexLock lock(mutex_);
+  for (const Leave& leave : leaves_) streams.insert(leave.claim.streams);
+  return streams;
+}
+
 void LeaveQueue::Clear() {
   std::deque<Leave> dropped;
   MutexLock lock(mutex_);

@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -75,6 +76,9 @@ class LeaveQueue {
   // Of what is chosen, and of what was taken and has not ended. Never 0 in
   // between.
   Bytes bytes() EXCLUDES(mutex_);
+  // The streams of each choice that waits. A handle that all streams of one of
+  // them used, too, is ready no sooner: its events come behind theirs.
+  std::set<std::uint64_t> Streams() EXCLUDES(mutex_);
   void Clear() EXCLUDES(mutex_);
 
  private:

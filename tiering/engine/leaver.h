@@ -17,6 +17,7 @@
 #include <array>
 #include <deque>
 #include <memory>
+#include <set>
 #include <span>
 
 #include "allocator/base/mutex.h"
@@ -48,6 +49,7 @@ class Leaver {
   bool Await(std::int64_t most_ns) EXCLUDES(mutex_);
   Bytes Pending() { return queue_.bytes(); }
   bool idle() { return Pending() == 0; }
+  std::set<std::uint64_t> Streams() { return queue_.Streams(); }
   bool IsLeaving(HandleRef handle) const;
   // What was chosen stays, and batches end. At the end of tiering.
   void Stop();

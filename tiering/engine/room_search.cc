@@ -32,7 +32,6 @@ constexpr char kStandsStill[] =
 // Ticks until a relief that found nothing cold looks again, if nothing it saw
 // will be cold sooner: milliseconds, where a look takes some 20 us.
 constexpr std::uint32_t kLookAgainAfter = 1 << 13;
-constexpr Bytes kFarthest = 64;
 // So often one search waits for another device's step.
 constexpr int kMostMissed = 8;
 
@@ -74,6 +73,19 @@ Victims LookAtCandidates(DeviceAllocator& device,
     choice.candidates.push_back(candidate);
   }
   return choice;
+}
+
+// Drops what becomes ready no sooner than what waits already: its fence would
+// lie behind, on the same streams. More of one stream's pages help no request
+// that this stream keeps waiting.
+void DropNoSooner(const std::set<std::uint64_t>& waiting, Victims* choice) {
+  std::erase_if(choice->candidates, [&](const Candidate& one) {
+    const std::uint64_t streams =
+        choice->handles[one.id].use().used_streams.load();
+    return std::any_of(waiting.begin(), waiting.end(), [&](std::uint64_t all) {
+      return (all & ~streams) == 0;
+    });
+  });
 }
 
 }  // namespace
@@ -120,7 +132,6 @@ class Engine::RoomSearch {
   bool AwaitRest(Bytes pending) REQUIRES(state_.arbiter);
   void Await() REQUIRES(state_.arbiter) {
     stands_still_ = !engine_.AwaitLocked(state_);
-    if (stands_still_) reach_ = std::min(2 * reach_, kFarthest);
   }
   void Choose(const std::vector<HandleRef>& victims) REQUIRES(state_.arbiter);
   // Those that leave next. False, with a refusal, if that is not known.
@@ -144,9 +155,6 @@ class Engine::RoomSearch {
   bool chose_ = false;
   Bytes at_choice_ = 0;  // what had come free when some were chosen last
   bool stands_still_ = false;
-  // So many times what is missing is chosen: more each time that it stands
-  // still, or a search would wait for every page of one stream in turn.
-  Bytes reach_ = 1;
   bool drained_ = false;
   int missed_ = 0;
 };
@@ -189,9 +197,7 @@ bool Engine::RoomSearch::GoOn(Bytes target) {
   const bool refused = chose_ && pending == 0 && leaver_.freed() == at_choice_;
   if (refused && !why_.empty()) return AwaitMissed();
   std::vector<HandleRef> victims;
-  if (!FindVictims((target - freed() - expected) * reach_, &victims)) {
-    return false;
-  }
+  if (!FindVictims(target - freed() - expected, &victims)) return false;
   if (victims.empty()) return AwaitRest(pending);
   Choose(victims);
   return true;
@@ -234,6 +240,7 @@ bool Engine::RoomSearch::FindVictims(Bytes target,
   const std::uint32_t now = device.use_clock().load();
   Victims choice =
       LookAtCandidates(device, *workspaces, not_these_, cold_, now);
+  if (stands_still_) DropNoSooner(leaver_.Streams(), &choice);
   Planner& planner = engine_.PlannerOf(state_);
   if (planner.HasFuture() && !cold_) {
     for (Candidate& one : choice.candidates) {
