@@ -15,7 +15,7 @@ enum class LockRank : int {
   kOpening = 12,   // devices are opened, and what is set for those that are not
   kImports = 15,   // memory of other processes: mapped under it, closed (which
                    // waits for the device) without it
-  kAdmission = 25,  // who waits for room on the device, in which order
+  kAdmission = 25,  // threads that wait for room on the device, in order
   kJoining = 28,    // a device joins tiering, or tiering is switched off
   kArbiter = 30,    // one step of an eviction or restore at a time, of one
                     // device; held across copies and I/O, so never taken under
@@ -28,8 +28,8 @@ enum class LockRank : int {
   kIo = 43,        // requests that the disk's thread is handed; leaf
   kLeaves = 44,    // what was chosen to leave a device; nothing but events
                    // given back under it
-  kPins = 45,      // who holds pins on blocks, to take them back when victims
-                   // are chosen
+  kPins = 45,      // holders of pins on blocks, asked to take them back when
+                   // victims are chosen
   kDevice = 50,    // blocks, pools and handle states of one device; under it:
                    // no waiting for events, I/O or threads, no callbacks into
                    // Python, no logging. But for a thread's first event, once:

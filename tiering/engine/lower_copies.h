@@ -3,7 +3,7 @@
 // chunks of the spill file, and what to give up when a tier is full.
 //
 // Thread-safety: the copies of a device belong to the holder of its arbiter,
-// who calls without a device lock. Tiers, budgets and staging buffers are
+// which calls without a device lock. Tiers, budgets and staging buffers are
 // shared by all devices. Room that only a copy of another device can give is
 // had if its arbiter is free at that moment: a thread waits for no other
 // device's. Every method may wait for the disk or for copies in flight but
@@ -105,7 +105,6 @@ class LowerCopies {
   // that a rule keeps off the disk are not demoted. Never
   // touches the copies of handles that are kCopyingOut. For `device`.
   Result<HostBuffer> TakeHost(DeviceAllocator& device, Bytes bytes);
-  void PutHost(HostBuffer buffer) { host_->Free(buffer); }
   // The same of one that a failed read was to fill: as long as the disk does
   // not answer it is the kernel's.
   void PutUnread(HostBuffer buffer) EXCLUDES(mutex_);
