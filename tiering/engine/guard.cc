@@ -61,6 +61,16 @@ Bytes BytesOf(const DeviceAllocator& device,
   return bytes;
 }
 
+// Every use, of a burst too: a page that the plan has leave after its last use
+// would leave between two operators of the burst. Not inlined: a program that
+// fits does not come here.
+[[gnu::noinline]] void NoteForPlan(HandleRef handle, bool written,
+                                   std::size_t place) {
+  noted_uses.push_back({{.page = handle.address(), .written = written},
+                        OperatorThread::ThisThread().depth(),
+                        place != 0 ? place : guard_handles.size()});
+}
+
 }  // namespace
 
 // `place`: among the operator's handles, from 1 on; 0: the newest.
@@ -68,12 +78,8 @@ void Engine::NoteUse(HandleRef handle, std::uint64_t stream_bit, bool written,
                      std::uint32_t now, std::size_t place) {
   if (STRATALLOC_PLANTED(kLostDirty)) written = false;
   handle.use().NoteOperator(stream_bit, written, now, kBurstTicks);
-  // Every use, of a burst too: a page that the plan has leave after its last
-  // use would leave between two operators of the burst.
-  if (attentive_.load(std::memory_order_relaxed)) {
-    noted_uses.push_back({{.page = handle.address(), .written = written},
-                          OperatorThread::ThisThread().depth(),
-                          place != 0 ? place : guard_handles.size()});
+  if (attentive_.load(std::memory_order_relaxed)) [[unlikely]] {
+    NoteForPlan(handle, written, place);
   }
 }
 

@@ -185,6 +185,7 @@ std::set<std::uint64_t> LeaveQueue::Streams() {
   std::set<std::uint64_t> streams;
   MutexLock lock(mutex_);
   for (const Leave& leave : leaves_) streams.insert(leave.claim.streams);
+  streams.erase(0);  // waits for nothing
   return streams;
 }
 

@@ -14,6 +14,8 @@ constexpr std::size_t kSpare = 6;
 constexpr std::size_t kMostInUse = 8;
 // Uses that are looked through for what is missing.
 constexpr std::uint64_t kLookAhead = 4096;
+// Uses that are kept for the mover.
+constexpr std::size_t kMostNoted = Timeline::kCapacity;
 // A plan is made again if the capacity is off by more than this part of it.
 constexpr Bytes kSlack = 64;
 
@@ -21,6 +23,8 @@ constexpr Bytes kSlack = 64;
 
 void Planner::Note(std::span<const PageUse> uses) {
   MutexLock lock(mutex_);
+  // The mover may wait for a disk: old uses are worth less than new ones.
+  if (noted_.size() > kMostNoted) noted_.clear();
   noted_.insert(noted_.end(), uses.begin(), uses.end());
   // Almost no operator has more than the largest so far.
   if (uses.size() <= most_at_once_.load()) return;

@@ -17,7 +17,7 @@
 // Pages without a use in the cycle are not in it: they do not count towards
 // the capacity and are expected to be evicted.
 //
-// Cost: O(n log n) for n uses; 50 000 uses take milliseconds.
+// Cost: O(n log n) for n uses; 50 000 uses take about 100 ms.
 // Thread-safety: a pure function.
 // Errors: none. A cycle that cannot fit is scheduled as far as it can, and
 // `shortfall` says what is missing.

@@ -149,7 +149,10 @@ bool Timeline::AddPassing() {
   if (next + 1 >= now_ || !IsPassing(At(next).page)) return false;
   At(now_ - 1).leaves = At(next).leaves;
   expected_ = next + 1;
-  if (InStep()) ++run_;
+  if (Same(next, now_ - 1)) {
+    confirmed_until_ = now_ + Length();
+    if (InStep()) ++run_;
+  }
   return At(now_ - 1).leaves;
 }
 
@@ -186,6 +189,7 @@ void Timeline::Follow(std::uint64_t earlier) {
   if (earlier < expected_) birth_ = earlier + 1;
   expected_ = earlier + 1;
   astray_ = 0;
+  confirmed_until_ = now_ + Length();
   ++run_;
 }
 
@@ -238,9 +242,9 @@ std::uint64_t Timeline::BestSlip(std::uint64_t position) {
 }
 
 // The longest match; among equals the closest to the followed position, or the
-// newest if no position is followed.
+// newest if that is not confirmed.
 Timeline::Match Timeline::BestMatch(std::uint64_t position) {
-  const std::uint64_t followed = expected_ == kNever ? position : expected_;
+  const std::uint64_t followed = IsConfirmed() ? expected_ : position;
   const auto distance = [followed](std::uint64_t at) {
     return at > followed ? at - followed : followed - at;
   };

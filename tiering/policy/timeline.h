@@ -14,7 +14,8 @@
 //
 // Only the uses of lasting pages are followed. Passing pages are made again and
 // again: gradients and temporaries, which lie at other addresses and on more or
-// fewer pages each time. Their uses take the expected ones' places.
+// fewer pages each time. Their uses take the expected ones' places, as long as
+// some use in each length is the expected one.
 //
 // A use of the same page as the use before it is the same use. Freed means
 // that no block is left on the page: its bytes are dead. When that happens may
@@ -63,7 +64,7 @@ class Timeline {
   // Adds the newest use; `leaves` of the argument is not read. Returns the mark
   // of the use, which it has from the earlier position if it was the expected
   // one. One hash lookup; in step one comparison, otherwise at most
-  // 68 * kLongestMatch comparisons.
+  // 68 * kLongestMatch comparisons of lasting pages' uses.
   bool Add(const PageUse& use);
 
   // Uses added so far, repetitions apart; the position of the next one. O(1).
@@ -161,12 +162,16 @@ class Timeline {
   bool LastFreed(std::uint32_t page) const {
     return At(pages_[page].newest).freed;
   }
-  // Made more than once, and not used much longer than in the life before.
+  // Made more than once, and not used much longer than in the life before. If
+  // nothing was as expected for a whole length, each use has to be compared:
+  // another model may have the addresses now.
   bool IsPassing(std::uint32_t index) const {
     const Page& page = pages_[index];
     return page.births > 1 &&
-           page.uses <= kLongLife * page.uses_before + kManyUses;
+           page.uses <= kLongLife * page.uses_before + kManyUses &&
+           IsConfirmed();
   }
+  bool IsConfirmed() const { return HasFuture() && now_ <= confirmed_until_; }
   // A use of a lasting page, neither made nor freed there: what the position
   // follows.
   bool IsPlainUse(std::uint64_t position) const {
@@ -206,7 +211,9 @@ class Timeline {
   std::uint64_t expected_ = kNever;  // the position followed next
   std::uint64_t birth_ = 0;          // births before it have come, or will not
   std::uint64_t run_ = 0;            // uses in step since the last jump
-  std::uint32_t astray_ = 0;         // uses since the last one in step
+  // A length after the last use that was the expected one.
+  std::uint64_t confirmed_until_ = 0;
+  std::uint32_t astray_ = 0;  // uses since the last one in step
   std::uint64_t jumps_ = 0;
 
   std::vector<Page> pages_;

@@ -83,6 +83,26 @@ TEST(TimelinePassing, UsesOfPassingPagesDoNotMoveThePosition) {
   EXPECT_EQ(timeline.jumps(), jumps);
 }
 
+TEST(TimelinePassing, ModelsOfOtherLengthsAtTheSameAddressesAreFollowed) {
+  Timeline timeline;
+  for (const Address pages : {100, 70, 130, 90, 70}) {
+    const auto model = Range(1, 1 + pages);
+    for (Address page : model) timeline.Add({.page = page, .made = true});
+    for (int pass = 0; pass < 200; ++pass) {
+      for (Address page : model) {
+        if (pass >= 6) {
+          ASSERT_TRUE(timeline.HasFuture());
+          ASSERT_EQ(timeline.Expected(0).page, page) << pages << " " << pass;
+        }
+        timeline.Add({.page = page});
+      }
+    }
+    EXPECT_NE(timeline.StableLength(), 0u);
+    EXPECT_EQ(timeline.StableLength() % pages, 0u) << "whole passes";
+    for (Address page : model) timeline.Add({.page = page, .freed = true});
+  }
+}
+
 TEST(TimelinePassing, PageThatWasMadeAgainAndStaysIsFollowed) {
   // Parameters of a second model, at addresses that temporaries had.
   Timeline timeline;
