@@ -26,11 +26,9 @@ std::vector<Address> Fetches::Next(const Timeline& timeline,
     State& page = it->second;
     if (is_new) page = state(use.page);
     const auto size = static_cast<std::int64_t>(page.bytes);
-    // It takes room, whatever the page that had its place before does now; but
-    // a dead page that is mapped still serves it.
-    if (use.made && !(is_new && timeline.IsDead(use.page))) {
-      page.where = Where::kFree;
-    }
+    // It takes room, whatever the page that had its place before does now. A
+    // dead page that is mapped may serve it, or be taken for another page.
+    if (use.made) page.where = Where::kFree;
     if (use.freed) {
       if (page.where == Where::kResident) leaving += size;
       page.where = Where::kFree;

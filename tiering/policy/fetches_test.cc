@@ -133,20 +133,6 @@ TEST_F(FetchesTest, MadePageTakesRoomThoughAnotherHasItsPlace) {
   EXPECT_EQ(Next({.room = 2}), std::vector<Address>{2});
 }
 
-TEST_F(FetchesTest, MadePageTakesNoRoomWhereADeadOneIsMapped) {
-  for (int turn = 0; turn < 2; ++turn) {
-    timeline_.Add(Use(1));
-    timeline_.Add({.page = 9, .written = true, .made = true});
-    timeline_.Add(Use(9));
-    timeline_.Add(Use(2));
-    timeline_.Add({.page = 9, .freed = true});
-    timeline_.Add(Use(3));
-  }
-  timeline_.Add(Use(1));
-  Evicted({2});
-  EXPECT_EQ(Next({.room = 1}), std::vector<Address>{2});
-}
-
 TEST_F(FetchesTest, FetchesWithoutFutureAreNone) {
   Evicted({1, 2, 3});
   for (Address page : {1, 2, 3}) timeline_.Add(Use(page));
