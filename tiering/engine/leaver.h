@@ -42,11 +42,11 @@ class Leaver {
   void Finish();
   // Bytes that ever came free.
   Bytes freed() const { return freed_; }
-  // Until a Step can do something; false after `most_ns`, by the real clock.
   // Waits for the streams of anything that was chosen, however long that takes.
   Status AwaitSome() { return queue_.AwaitSome(); }
-  // Of what is chosen and on its way.
+  // Until a Step can do something; false after `most_ns`, by the real clock.
   bool Await(std::int64_t most_ns) EXCLUDES(mutex_);
+  // Of what is chosen and on its way.
   Bytes Pending() { return queue_.bytes(); }
   bool idle() { return Pending() == 0; }
   std::set<std::uint64_t> Streams() { return queue_.Streams(); }

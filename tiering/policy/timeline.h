@@ -5,10 +5,11 @@
 // The newest uses are kept in a ring. While a use is the expected one, the
 // timeline compares one entry. Otherwise it searches the earlier uses of the
 // same page for the longest match of the past, up to kLongestMatch uses:
-//   close by  the timeline slips: a use was inserted, left out or replaced, and
-//             the cycle goes on;
-//   else      it holds its position for kPatience uses, and then jumps to the
-//             longest match.
+//   a use or two left out  the timeline slips, and the cycle goes on;
+//   a full match elsewhere it jumps there;
+//   two uses close by      it slips: more was inserted, left out or replaced;
+//   else                   it holds its position for kPatience uses, and then
+//                          jumps to the longest match.
 // Loops, shared modules, tied weights, gradient accumulation, branches and
 // several models come out of the match. There are no scopes and no hashes.
 //

@@ -146,19 +146,6 @@ TEST(Timeline, PassBackwardsCloseByIsNoSlip) {
   EXPECT_TRUE(timeline.InStep());
 }
 
-TEST(Timeline, SweepsOverOneListAreToldApartByWhatWasBefore) {
-  // An optimizer over lists: four sweeps over the same pages, with others
-  // between. The end of a sweep looks like the end of any other one.
-  Timeline timeline;
-  const auto list = Range(1, 51), others = Range(100, 150);
-  const auto cycle = list + others + list + list + Range(200, 260);
-  AddAll(timeline, cycle + cycle);
-  const std::uint64_t jumps = timeline.jumps();
-  AddAll(timeline, cycle + cycle);
-  EXPECT_EQ(timeline.StableLength(), cycle.size());
-  EXPECT_EQ(timeline.jumps(), jumps);
-}
-
 TEST(Timeline, SlipIsPreferredToALongerMatchElsewhere) {
   Timeline timeline;
   const auto cycle = Range(1, 101) + Range(500, 600) +
