@@ -42,8 +42,7 @@ class Engine final : public Reclaimer {
  public:
   struct Options {
     LowerCopies::Options lower;
-    // They act while a device is under pressure: from its first request or
-    // operator that could not be served.
+    // They act from the first request that a device could not serve.
     double gpu_offload_threshold = 0.85;
     double gpu_reload_threshold = 0.70;
     bool under_pressure = false;  // from the start: the program asked for it
@@ -238,16 +237,16 @@ class Engine final : public Reclaimer {
   void AwaitArbiterLocked(TieredDevice& state, Mutex& other)
       STRATALLOC_TS(no_thread_safety_analysis);
   // Until `target` bytes came free, or nothing can leave. Not those of `keep`.
-  // Lets go of the arbiter while it waits, as all that calls this does.
+  // `stood_still`: set, and the search ends, once the chosen streams do; if it
+  // was set before, the search waits for them.
   Bytes EvictVictimsLocked(TieredDevice& state, Bytes target,
-                           const std::vector<Address>& keep, Evictable which)
-      REQUIRES(state.arbiter);
+                           const std::vector<Address>& keep, Evictable which,
+                           bool* stood_still = nullptr) REQUIRES(state.arbiter);
   // Those that may leave; the bytes that left.
   Bytes EvictTheseLocked(TieredDevice& state,
                          const std::vector<HandleRef>& handles, Below below)
       REQUIRES(state.arbiter);
-  // Ends what is on its way out, all of it or if it is one of `handles`: waits
-  // for our own copies alone.
+  // Ends what leaves, or if it is one of `handles`; waits for copies alone.
   void FinishLeavingLocked(TieredDevice& state) REQUIRES(state.arbiter);
   void FinishLeavingLocked(TieredDevice& state,
                            std::span<const HandleRef> handles)

@@ -336,6 +336,41 @@ TEST_F(EngineMoverTest, LongKernelIsWaitedForBesideAnIdleThread) {
   FreeAll(layers);
 }
 
+// A choice that waits for a stream that stands still promises no room. What is
+// cached serves the operator of another stream meanwhile.
+TEST_F(EngineMoverTest, CachedMemoryServesBesideAChoiceThatStandsStill) {
+  OpenRig(1, /*async=*/true);
+  const auto layers = Layers(kFit);
+  EXPECT_EQ(EvictOnly(layers.back(), kHandle), kHandle);
+  Free(Malloc(kHandle, kDefaultStream, LifetimeClass::kTransient));
+  const StreamId held = rig_->NewStream(), other = rig_->NewStream();
+  cudaDeviceSynchronize();
+  cudasim_hold_streams(1);
+  for (int i = 0; i + 1 < kFit; ++i) {
+    ASSERT_TRUE(
+        rig_->Operate(held, {{layers[i], kHandle, false}}, [] {}).has_value());
+  }
+  Gate gate;
+  gate.HoldUp(held);
+  const long asked = cudasim_calls("cudaEventQuery");
+  std::thread evicts([&] { EvictOnly(layers[0], kHandle); });
+  EXPECT_TRUE(Eventually([&] {
+    return cudasim_calls("cudaEventQuery") > asked + 16;
+  })) << "nothing waits for a fence";
+  std::atomic<bool> served{false};
+  std::thread reads([&] {
+    served = rig_->Operate(other, {{layers.back(), kHandle, false}}, [] {})
+                 .has_value();
+  });
+  EXPECT_TRUE(Eventually([&] { return served.load(); }));
+  gate.Open();
+  cudasim_hold_streams(0);
+  cudaDeviceSynchronize();
+  reads.join();
+  evicts.join();
+  FreeAll(layers);
+}
+
 TEST_F(EngineMoverTest, TwoThreadsInCyclesOfTheirOwn) {
   OpenRig(1, /*async=*/true);
   const auto layers = Layers(kFit + 8);

@@ -135,11 +135,12 @@ Status Engine::RestoreBatchLocked(TieredDevice& state,
                                   const std::vector<HandleRef>& handles,
                                   Room room, const std::vector<Address>& keep,
                                   bool planned) {
-  std::function<Bytes(Bytes)> make_room;
+  std::function<Bytes(Bytes, bool*)> make_room;
   if (room == Room::kEvict) {
-    make_room = [&](Bytes target) {
+    make_room = [&](Bytes target, bool* stood_still) {
       state.arbiter.AssertHeld();
-      return EvictVictimsLocked(state, target, keep, Evictable::kAll);
+      return EvictVictimsLocked(state, target, keep, Evictable::kAll,
+                                stood_still);
     };
   }
   const bool may_wait = room == Room::kEvict;

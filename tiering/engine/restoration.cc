@@ -53,9 +53,10 @@ void Restoration::TakeRoom() {
   lower_.OpenReserve(device, true);
   while (taken_.size() < missing_.size()) {
     const Bytes bytes = missing_[taken_.size()].bytes();
-    // What comes ahead of use takes no memory that is cached for a malloc, and
-    // nothing does while others are on their way out.
-    const bool take_cached = !planned_ && !some_leave_();
+    // What comes ahead of use takes no memory that is cached for a malloc.
+    // Nothing does while others are on their way out, unless their streams
+    // stand still: another stream's operator has no reason to wait for those.
+    const bool take_cached = !planned_ && (stood_still_ || !some_leave_());
     Result<PhysicalMemory*> physical =
         take_cached ? device.TakePhysical(bytes) : device.TakeFree(bytes);
     if (physical) {
@@ -71,7 +72,9 @@ void Restoration::TakeRoom() {
       // Once: a look asks for the headroom back, which is then taken again.
       if (!std::exchange(followed, true)) device.FollowCard();
     }
-    if (!may_evict || (make_room_(need) == 0 && !device.RaiseLimit())) {
+    const bool stood_still = stood_still_;
+    if (!may_evict || (make_room_(need, &stood_still_) == 0 &&
+                       !device.RaiseLimit() && stood_still_ == stood_still)) {
       status_ = tl::unexpected(physical.error());
       break;
     }
@@ -249,8 +252,8 @@ bool Restoration::GoesOn() {
       return false;
     }
     state_.NotePressure();
-    return make_room_(static_cast<Bytes>(attempts_) *
-                      missing_.front().bytes()) != 0;
+    return make_room_(static_cast<Bytes>(attempts_) * missing_.front().bytes(),
+                      nullptr) != 0;
   }
   if (!in_parts_ || !status_) return false;
   attempts_ = 0;

@@ -30,11 +30,12 @@ class Restoration {
   struct Parts {
     TieredDevice& state;
     LowerCopies& lower;
-    // Evicts for it: how many bytes came free of so many. None: what is free
-    // must do.
-    std::function<Bytes(Bytes)> make_room;
+    // Evicts for it: how many bytes came free of so many. It ends once the
+    // streams of what leaves stand still, and sets the flag, if that is not set
+    // yet. None: what is free must do.
+    std::function<Bytes(Bytes, bool*)> make_room;
     bool planned = false;  // counted so
-    // Are handles on their way out, whose memory comes free?
+    // Are handles on their way out, whose memory comes free soon?
     std::function<bool()> some_leave = [] { return false; };
   };
 
@@ -72,11 +73,12 @@ class Restoration {
   TieredDevice& state_;
   LowerCopies& lower_;
   EngineCounters& counters_;
-  const std::function<Bytes(Bytes)> make_room_;
+  const std::function<Bytes(Bytes, bool*)> make_room_;
   const bool planned_;
   const std::function<bool()> some_leave_;
 
   int attempts_ = 0;
+  bool stood_still_ = false;
   // Of one part:
   std::vector<HandleRef> missing_;  // by address
   // One for each, as far as there was room; nullptr once it is mapped.

@@ -108,11 +108,13 @@ void Engine::Order(std::uint32_t now,
 class Engine::RoomSearch {
  public:
   RoomSearch(Engine& engine, TieredDevice& state,
-             const std::vector<Address>& keep, Evictable which)
+             const std::vector<Address>& keep, Evictable which,
+             bool* stood_still)
       : engine_(engine),
         state_(state),
         leaver_(engine.LeaverOf(state)),
         cold_(which == Evictable::kCold),
+        stood_still_(stood_still),
         before_(leaver_.freed()),
         keep_(keep.begin(), keep.end()),
         not_these_(keep_) {
@@ -147,6 +149,7 @@ class Engine::RoomSearch {
   TieredDevice& state_;
   Leaver& leaver_;
   const bool cold_;
+  bool* const stood_still_;
   const Bytes before_;
   const std::set<Address> keep_;
   std::set<Address> not_these_;
@@ -161,8 +164,8 @@ class Engine::RoomSearch {
 
 Bytes Engine::EvictVictimsLocked(TieredDevice& state, Bytes target,
                                  const std::vector<Address>& keep,
-                                 Evictable which) {
-  return RoomSearch(*this, state, keep, which).Run(target);
+                                 Evictable which, bool* stood_still) {
+  return RoomSearch(*this, state, keep, which, stood_still).Run(target);
 }
 
 Bytes Engine::RoomSearch::Run(Bytes target) {
@@ -186,6 +189,12 @@ bool Engine::RoomSearch::GoOn(Bytes target) {
   leaver_.Step();
   if (!state_.refusal.empty()) why_ = std::exchange(state_.refusal, "");
   if (freed() >= target) return false;
+  // The caller has something else to try first.
+  if (stands_still_ && stood_still_ != nullptr && !*stood_still_) {
+    *stood_still_ = true;
+    why_ = kStandsStill;
+    return false;
+  }
   const Bytes pending = leaver_.Pending();
   const Bytes expected = stands_still_ ? 0 : pending;
   if (expected > 0 && freed() + expected >= target) {

@@ -262,12 +262,15 @@ Timeline::Match Timeline::BestMatch(std::uint64_t position) {
 
 void Timeline::Search(std::uint64_t position) {
   ++astray_;
-  const std::uint64_t slip = expected_ == kNever ? kNever : BestSlip(position);
+  std::uint64_t slip = expected_ == kNever ? kNever : BestSlip(position);
   if (slip != kNever && IsClose(slip)) {
     Follow(slip);
     return;
   }
   const Match best = BestMatch(position);
+  if (slip != kNever && 2 * MatchBack(slip, position) < best.length) {
+    slip = kNever;
+  }
   if (expected_ != kNever && best.length < kLongestMatch) {
     if (slip != kNever) Follow(slip);
     if (slip != kNever || astray_ <= std::min<std::uint64_t>(kPatience, run_)) {

@@ -155,6 +155,17 @@ TEST(Timeline, SlipIsPreferredToALongerMatchElsewhere) {
   EXPECT_EQ(timeline.Expected(0).page, 53u);
 }
 
+// Two equal uses close by say less than a long match elsewhere.
+TEST(Timeline, LostPositionIsFoundByTheLongerMatch) {
+  Timeline timeline(1024);
+  const auto list = Range(1, 51);
+  const auto cycle = list + list + Range(200, 260) + list + Range(100, 150);
+  AddAll(timeline, cycle + cycle + cycle + Range(300, 320));
+  ASSERT_FALSE(timeline.InStep());
+  AddAll(timeline, list + list);
+  EXPECT_EQ(Next(timeline, 1), std::vector<Address>{200});
+}
+
 TEST(Timeline, FullMatchIsPreferredToASlip) {
   Timeline timeline;
   const auto round = Range(1, 101);
