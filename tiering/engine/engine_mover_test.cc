@@ -213,6 +213,28 @@ TEST_F(EngineMoverTest, EvictedByNameStaysUntilTheNextUse) {
   FreeAll(layers);
 }
 
+// As where a program has each layer leave by name after its copies: what comes
+// next are other layers, and memory is free.
+TEST_F(EngineMoverTest, EvictedByNameStaysWhileOthersAreUsed) {
+  OpenRig();
+  rig_->engine().NotePressure(DeviceIndex{0});
+  const auto layers = Layers(8);
+  for (int pass = 0; pass < 4; ++pass) SlowPass(layers);
+  Evict();
+  EXPECT_TRUE(Settles());
+  const std::uint64_t before = Restored();
+  std::vector<Address> others;
+  for (std::uint64_t i = 0; i < 4; ++i) {
+    others.push_back(Malloc(kHandle));
+    Write(others.back(), kHandle, i);
+    ExpectReads(others.back(), kHandle, i);
+    EXPECT_TRUE(Settles());
+  }
+  EXPECT_EQ(Restored(), before);
+  FreeAll(others);
+  FreeAll(layers);
+}
+
 // The stream of device 0 waits for what a thread does after its operators on
 // device 1.
 TEST_F(EngineMoverTest, HeldStreamDoesNotStopAnotherDevice) {

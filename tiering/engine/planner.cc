@@ -45,8 +45,11 @@ bool Planner::Advance() {
     taken_.swap(noted_);
   }
   if (!timeline_ && !taken_.empty()) timeline_.emplace();
-  for (const PageUse& use : taken_) Add(use);
-  if (!taken_.empty()) paused_ = false;
+  for (const PageUse& use : taken_) {
+    const std::uint64_t followed = timeline_->followed();
+    Add(use);
+    if (timeline_->followed() != followed) paused_ = false;
+  }
   return !taken_.empty();
 }
 

@@ -56,8 +56,8 @@ class Planner {
   // What is kept free for pages on their way in.
   Bytes Window() const;
 
-  // Nothing comes back ahead of use until something is used again: the program
-  // has evicted by name.
+  // Nothing comes back ahead of use until a use is the expected one again: the
+  // program has evicted by name, and may have done with those pages.
   void Pause() EXCLUDES(mutex_);
   bool paused() const { return paused_; }
 

@@ -251,7 +251,7 @@ TEST_F(PlannerTest, PageThatIsMadeKeepsItsRoom) {
               ElementsAre(pages_[1], pages_[5]));
 }
 
-TEST_F(PlannerTest, PauseDropsNotedUsesAndEndsWithTheNext) {
+TEST_F(PlannerTest, PauseDropsNotedUsesAndEndsWithTheExpectedOne) {
   Learn(pages_);
   const PageUse use{.page = pages_[0].address()};
   planner_->Note({&use, 1});
@@ -259,7 +259,17 @@ TEST_F(PlannerTest, PauseDropsNotedUsesAndEndsWithTheNext) {
   EXPECT_TRUE(planner_->paused());
   EXPECT_FALSE(planner_->Advance()) << "what was noted before is learned";
   EXPECT_TRUE(planner_->paused());
-  planner_->Note({&use, 1});
+  const Address other = Malloc(1).address();
+  const PageUse changes[] = {{.page = other, .made = true},
+                             {.page = other},
+                             {.page = other, .freed = true}};
+  for (const PageUse& change : changes) {
+    planner_->Note({&change, 1});
+    EXPECT_TRUE(planner_->Advance());
+    EXPECT_TRUE(planner_->paused()) << "the evicted pages are not needed yet";
+  }
+  const PageUse next{.page = pages_[1].address()};
+  planner_->Note({&next, 1});
   EXPECT_TRUE(planner_->Advance());
   EXPECT_FALSE(planner_->paused());
 }

@@ -189,6 +189,7 @@ void Timeline::Follow(std::uint64_t earlier) {
   if (earlier < expected_) birth_ = earlier + 1;
   expected_ = earlier + 1;
   astray_ = 0;
+  followed_ = now_;
   confirmed_until_ = now_ + Length();
   ++run_;
 }

@@ -87,6 +87,10 @@ class Timeline {
   // schedule that was made before the last jump holds no longer. O(1).
   std::uint64_t jumps() const { return jumps_; }
 
+  // Position after the newest use that was the expected one, or that another
+  // position was found for. It changes with each such use. O(1).
+  std::uint64_t followed() const { return followed_; }
+
   // The use expected `ahead` uses from now; 0 is the next one. The future
   // repeats after Length() uses. REQUIRES: HasFuture(). O(1).
   PageUse Expected(std::uint64_t ahead) const;
@@ -214,6 +218,7 @@ class Timeline {
   std::uint64_t run_ = 0;            // uses in step since the last jump
   // A length after the last use that was the expected one.
   std::uint64_t confirmed_until_ = 0;
+  std::uint64_t followed_ = 0;
   std::uint32_t astray_ = 0;  // uses since the last one in step
   std::uint64_t jumps_ = 0;
 

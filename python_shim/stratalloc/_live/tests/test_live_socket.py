@@ -120,7 +120,8 @@ def test_rubbish_is_told_so_and_serves_nothing(served, rubbish):
 def test_who_says_or_reads_nothing_is_let_go(served, monkeypatch):
     """More of them than are served at a time, and others still get answers."""
     monkeypatch.setattr(server, "TO_ASK", 0.05)
-    monkeypatch.setattr(server, "TO_READ", 0.05)
+    # Longer: the client that reads needs a processor meanwhile.
+    monkeypatch.setattr(server, "TO_READ", 0.5)
     served._take = lambda: {**_SAMPLE, "much": "x" * 900_000}
     silent = [_connected(served) for _ in range(server.CLIENTS + 4)]
     full = [_connected(served) for _ in range(server.CLIENTS + 4)]
