@@ -158,7 +158,7 @@ TEST_F(MovesTest, ARestoreAsksForTheRoomItLacksUnlessItMayNot) {
   EXPECT_FALSE(state_.under_pressure.load()) << "nobody was refused";
 
   std::vector<Bytes> asked;
-  const auto in_vain = [&](Bytes bytes) {
+  const auto in_vain = [&](Bytes bytes, bool*) {
     asked.push_back(bytes);
     return Bytes{0};
   };
@@ -170,7 +170,7 @@ TEST_F(MovesTest, ARestoreAsksForTheRoomItLacksUnlessItMayNot) {
   EXPECT_TRUE(state_.under_pressure.load());
   EXPECT_EQ(away.state(), HandleState::kHost);
 
-  const auto evicts = [&](Bytes) { return Evict({others[0]}); };
+  const auto evicts = [&](Bytes, bool*) { return Evict({others[0]}); };
   ASSERT_TRUE(
       Restoration({state_, *lower_, evicts}).Run({&away, 1}).has_value());
   ASSERT_TRUE(allocator_->DrainArrivals().has_value());
@@ -188,7 +188,7 @@ TEST_F(MovesTest, PageThatIsLostDuringAWaitForRoomIsAnError) {
   for (Bytes used = 0; used < kCard; used += kHandle) {
     others.push_back(Malloc(3));
   }
-  const auto loses = [&](Bytes) {
+  const auto loses = [&](Bytes, bool*) {
     const Bytes left = Evict({others[0]});
     PhysicalMemory* memory = allocator_->TakeFree(kHandle).value();
     EXPECT_EQ(allocator_->BeginRestore({&page, 1}, {&memory, 1}).value(), 1u);
