@@ -217,8 +217,8 @@ TEST_F(EngineMoverTest, EvictedByNameStaysUntilTheNextUse) {
 // next are other layers, and memory is free.
 TEST_F(EngineMoverTest, EvictedByNameStaysWhileOthersAreUsed) {
   OpenRig();
-  rig_->engine().NotePressure(DeviceIndex{0});
   const auto layers = Layers(8);
+  Evict();  // from now on uses are noted
   for (int pass = 0; pass < 4; ++pass) SlowPass(layers);
   Evict();
   EXPECT_TRUE(Settles());
