@@ -32,12 +32,14 @@ std::optional<Bytes> ReadKey(const std::string& path, const std::string& key) {
 
 struct Names {
   const char* limit;
+  const char* throttle;  // from here on the kernel slows the group; or null
   const char* usage;
   const char* droppable;  // in memory.stat
 };
-constexpr Names kVersion1{"/memory.limit_in_bytes", "/memory.usage_in_bytes",
-                          "total_inactive_file"};
-constexpr Names kVersion2{"/memory.max", "/memory.current", "inactive_file"};
+constexpr Names kVersion1{"/memory.limit_in_bytes", nullptr,
+                          "/memory.usage_in_bytes", "total_inactive_file"};
+constexpr Names kVersion2{"/memory.max", "/memory.high", "/memory.current",
+                          "inactive_file"};
 
 struct Group {
   Bytes limit = kNoMemoryLimit;
@@ -49,13 +51,17 @@ Group Tightest(const Group& one, const Group& other) {
 }
 
 Group ReadGroup(const std::string& group, const Names& names) {
-  const auto limit = ReadNumber(group + names.limit);
+  Bytes limit = ReadNumber(group + names.limit).value_or(kNoMemoryLimit);
+  if (names.throttle != nullptr) {
+    const auto throttle = ReadNumber(group + names.throttle);
+    limit = std::min(limit, throttle.value_or(kNoMemoryLimit));
+  }
   const auto usage = ReadNumber(group + names.usage);
-  if (!limit || !usage) return {};
+  if (limit == kNoMemoryLimit || !usage) return {};
   const Bytes droppable =
       ReadKey(group + "/memory.stat", names.droppable).value_or(0);
   const Bytes used = *usage > droppable ? *usage - droppable : 0;
-  return {*limit, *limit > used ? *limit - used : 0};
+  return {limit, limit > used ? limit - used : 0};
 }
 
 // Of `path` and every group above it. Inside a container the path may be the

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much memory this process may still touch before the kernel kills
-// something: what the machine has available, and what each memory cgroup above
-// the process (version 1 or 2) has left, page cache that can be dropped
-// counted as free. The only reader of either in the project: slabs ask before
-// they are touched, and Python (stratalloc_host_memory) before it works a
-// budget out.
+// How much memory this process may still touch before the kernel kills a
+// process or slows this one: what the machine has available, and what each
+// memory cgroup above the process has left. Version 1 and 2, of version 2 also
+// memory.high, above which each allocation is delayed. Page cache that can be
+// dropped counts as free. The only reader of either in the project: slabs ask
+// before they are touched, and Python (stratalloc_host_memory) before it works
+// a budget out.
 //
 // Thread-safety: reads files only; any thread. Costs about 50 us: for slabs,
 // not for buffers.

@@ -71,6 +71,19 @@ TEST_F(MemoryLimitTest, InUseOrNotTheTightestLimitIsTheTotal) {
   EXPECT_EQ(TotalHostMemory(root_), kGiB);
 }
 
+// Above memory.high the kernel kills nothing, but delays each allocation.
+TEST_F(MemoryLimitTest, ThrottledGroupLimitsBelowItsMaximum) {
+  Write("/proc/self/cgroup", "0::/a\n");
+  Group2("/a", "max", 200 * kMiB);
+  Write("/sys/fs/cgroup/a/memory.high", std::to_string(500 * kMiB));
+  EXPECT_EQ(AvailableHostMemory(root_), 300 * kMiB);
+  EXPECT_EQ(TotalHostMemory(root_), 500 * kMiB);
+  Group2("/a", std::to_string(kGiB), 600 * kMiB);
+  EXPECT_EQ(AvailableHostMemory(root_), 0u);
+  Write("/sys/fs/cgroup/a/memory.high", "max");
+  EXPECT_EQ(AvailableHostMemory(root_), 424 * kMiB);
+}
+
 TEST_F(MemoryLimitTest, PageCacheThatCanGoIsFree) {
   Write("/proc/self/cgroup", "0::/a\n");
   Group2("/a", std::to_string(kGiB), 900 * kMiB, 200 * kMiB);
