@@ -49,8 +49,8 @@ class Engine final : public Reclaimer {
     // A MoverThread moves pages ahead of use and relieves pressure; tests that
     // want every step in order switch it off.
     bool background = true;
-    // See Admission::Options; 0 = its own.
-    std::int64_t quiet_ns = 0, running_ns = 0, busy_ns = 0;
+    // See Admission::Options; 0 = its own. calm_ns: see MoveAhead.
+    std::int64_t quiet_ns = 0, running_ns = 0, busy_ns = 0, calm_ns = 0;
     // The clock of threads that wait for room.
     std::function<std::int64_t()> now_ns = &NowNs;
   };

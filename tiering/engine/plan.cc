@@ -3,10 +3,13 @@
 // comes next; the mover thread has leave what the plan does not need for long,
 // brings back what is used next, and evicts when a threshold was crossed. The
 // thread that runs an operator never waits here: it may hold the GIL.
+#include <algorithm>
+#include <cstdint>
 #include <span>
 #include <utility>
 
 #include "allocator/base/check.h"
+#include "allocator/base/clock.h"
 #include "tiering/engine/engine.h"
 
 namespace stratalloc {
@@ -15,6 +18,8 @@ namespace {
 // Adjacent pages up to so much come back as one copy. A batch has one event,
 // and what uses its first page waits for its last.
 constexpr Bytes kUnit = 16 * kMiB;
+// Pressure ends so long after the last request that was not served at once.
+constexpr std::int64_t kCalmNs = 60'000'000'000;
 // Ticks after a relief that could free nothing of what is cold.
 constexpr std::uint32_t kReliefPause = 1 << 13;
 
@@ -46,6 +51,27 @@ Bytes RoomForPlan(DeviceAllocator& device) {
   return device.limit() - std::min(device.limit(), others);
 }
 
+bool SomeEvicted(DeviceAllocator& device) {
+  const auto all = device.Evictable();
+  return std::any_of(all.begin(), all.end(), [](const EvictableHandle& one) {
+    return MayReturn(one.state);
+  });
+}
+
+// A probe for memory that was refused once must not have pages leave for good:
+// pressure ends when nothing is evicted, and nothing was refused for a while.
+void EndPressureIfCalm(TieredDevice& state, std::int64_t calm_ns) {
+  const std::int64_t now = NowNs();
+  std::int64_t since = state.pressed_ns.load();
+  if (now - since < calm_ns) return;
+  if (SomeEvicted(*state.allocator)) {
+    // Looked for again after as long.
+    state.pressed_ns.compare_exchange_strong(since, now);
+  } else {
+    state.EndPressure(since);
+  }
+}
+
 }  // namespace
 
 bool Engine::MoveAhead(TieredDevice& state) {
@@ -58,7 +84,13 @@ bool Engine::MoveAhead(TieredDevice& state) {
   leaver.Step();
   moved |= FetchAhead(state);
   moved |= leaver.freed() != before;
-  return moved || !leaver.idle();
+  if (moved || !leaver.idle()) return true;
+  if (!options_.under_pressure && !admission_.crowded() &&
+      UnderPressure(state.allocator->device().index())) {
+    EndPressureIfCalm(state,
+                      options_.calm_ns != 0 ? options_.calm_ns : kCalmNs);
+  }
+  return false;
 }
 
 bool Engine::LeaveByPlanLocked(TieredDevice& state) {

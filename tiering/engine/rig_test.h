@@ -44,6 +44,7 @@ class Rig {
     std::int64_t quiet_ns = 0;
     std::int64_t running_ns = 0;  // the same while an operator runs elsewhere
     std::int64_t busy_ns = 0;     // the same while kernels keep pages
+    std::int64_t calm_ns = 0;     // until pressure ends
     std::function<std::int64_t()> now_ns;  // for them; empty = the product's
     bool async = true;
     std::uint64_t seed = 1;
@@ -91,6 +92,7 @@ class Rig {
     engine.quiet_ns = options.quiet_ns;
     engine.running_ns = options.running_ns;
     engine.busy_ns = options.busy_ns;
+    engine.calm_ns = options.calm_ns;
     if (options.now_ns) engine.now_ns = options.now_ns;
     rig->engine_ = std::make_unique<Engine>(engine);
     Bytes largest = 0;

@@ -56,6 +56,8 @@ struct TieredDevice {
 
   // Thresholds count from here on.
   std::atomic<bool> under_pressure{false};
+  // When a request or an operator could not be served last, by NowNs().
+  std::atomic<std::int64_t> pressed_ns{0};
   std::atomic<bool> relief_asked{false};
   // Nothing is cold for good before the clock is there.
   std::atomic<std::uint32_t> relief_from{0};
@@ -71,6 +73,8 @@ struct TieredDevice {
   Status CheckTakesPart() const;
   // Thresholds count from here on.
   void NotePressure();
+  // ... and do not any more, unless `since` is not pressed_ns any more.
+  void EndPressure(std::int64_t since);
   // Waits until nothing is copied on `stream` any more, by whatever call the
   // driver still answers. A driver that answers none has lost the device.
   void Settle(StreamId stream);
