@@ -148,6 +148,7 @@ def _prepare(torch, asked, wanted):
     global _guarded
     from stratalloc import simulate
     from stratalloc._hooks import card_size as _card_size
+    from stratalloc._hooks import nccl as _nccl
     from stratalloc._hooks import torch_settings as _torch_settings
 
     # The operator bridge of a simulated device must be in front before the
@@ -155,6 +156,7 @@ def _prepare(torch, asked, wanted):
     simulate.before_enable(torch)
     _core.configure(wanted, asked.host_budget is not None)
     _torch_settings.install()
+    _nccl.prepare()
     _card_size.use(wanted.gpu_limit)
     # A phantom host_budget needs no memory of this machine.
     memory = sys.maxsize if simulate.is_phantom() else None
