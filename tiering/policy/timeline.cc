@@ -269,7 +269,10 @@ void Timeline::Search(std::uint64_t position) {
     return;
   }
   const Match best = BestMatch(position);
-  if (slip != kNever && 2 * MatchBack(slip, position) < best.length) {
+  // A long match elsewhere says more than a short one close by. A short one
+  // does not: each choice of experts has been made before, somewhere.
+  if (slip != kNever && best.length >= kLongestMatch / 2 &&
+      2 * MatchBack(slip, position) < best.length) {
     slip = kNever;
   }
   if (expected_ != kNever && best.length < kLongestMatch) {
