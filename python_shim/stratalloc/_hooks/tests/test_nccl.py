@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What enable() says to NCCL through the environment."""
+"""Variables of NCCL that enable() sets."""
 
 import os
 

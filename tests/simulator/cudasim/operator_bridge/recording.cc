@@ -23,6 +23,23 @@ bool WritesSecretly(const std::string& name) {
          name.find("backward") == std::string::npos;
 }
 
+// The thread that waits for the stream runs the operator, and may split sums
+// over another number of threads: their last bits would depend on it.
+class SameThreads {
+ public:
+  explicit SameThreads(int threads) : before_(at::get_num_threads()) {
+    if (threads != before_) at::set_num_threads(threads);
+  }
+  ~SameThreads() {
+    if (at::get_num_threads() != before_) at::set_num_threads(before_);
+  }
+  SameThreads(const SameThreads&) = delete;
+  SameThreads& operator=(const SameThreads&) = delete;
+
+ private:
+  const int before_;
+};
+
 }  // namespace
 
 TensorSlot::TensorSlot(const at::Tensor& tensor, int storage_slot, bool written)
@@ -202,6 +219,7 @@ std::vector<cudasim_access> Recording::Accesses() const {
 
 bool Recording::Replay() const noexcept {
   try {
+    const SameThreads same(threads);
     const SimulatedDevice& simulated = SimulatedDevice::Get();
     const AliasedTensors aliases(*this, [&](const StorageSlot& storage) {
       return static_cast<char*>(

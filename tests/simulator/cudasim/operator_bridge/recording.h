@@ -11,6 +11,7 @@
 #ifndef STRATALLOC_TESTS_SIMULATOR_CUDASIM_OPERATOR_BRIDGE_RECORDING_H_
 #define STRATALLOC_TESTS_SIMULATOR_CUDASIM_OPERATOR_BRIDGE_RECORDING_H_
 
+#include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
@@ -97,6 +98,7 @@ struct Recording {
   const std::string name;
   const int returns;
   const int generator;  // its argument, or -1
+  const int threads = at::get_num_threads();  // that a sum is split over
   std::vector<c10::IValue> arguments;
   std::vector<Place> places;
   std::vector<at::Tensor> host_tensors;

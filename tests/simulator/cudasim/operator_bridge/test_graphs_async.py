@@ -6,6 +6,8 @@ from tests.simulator.cudasim.operator_bridge import simulated
 DEVICE = simulated.load(memory="256MiB", mode="async")
 
 # pylint: disable=wrong-import-position
+import threading
+
 import pytest
 import torch
 from torch import nn
@@ -52,6 +54,27 @@ def test_a_training_step_equals_the_cpu(seed):
     assert losses == expected
     torch.cuda.synchronize()
     assert DEVICE.violations() == []
+
+
+def test_replay_in_another_thread_computes_the_same_bits():
+    """A sum that is split over more threads has other last bits."""
+    torch.manual_seed(2)
+    x = torch.randn(1 << 20, device="cuda")
+    graph, result = _capture(lambda: (x * 1.1).sum())
+    found = []
+
+    def waits():
+        torch.set_num_threads(3)
+        torch.cuda.synchronize()
+
+    for _ in range(2):
+        graph.replay()
+        if found:
+            thread = threading.Thread(target=waits)
+            thread.start()
+            thread.join()
+        found.append(result.item())
+    assert found[0] == found[1]
 
 
 def test_a_missing_edge_before_a_replay_is_named():
