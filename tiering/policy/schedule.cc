@@ -38,6 +38,7 @@ class Planner {
         frees_(frees),
         room_(limits.capacity > limits.window ? limits.capacity - limits.window
                                               : 0),
+        slack_(static_cast<std::int64_t>(limits.capacity - room_)),
         unit_(limits.unit != 0 ? limits.unit : limits.window / 4),
         page_(cycle.size()),
         next_(cycle.size()),
@@ -46,6 +47,10 @@ class Planner {
   }
 
   Schedule Run() {
+    // What fits whole needs no room for pages on their way.
+    if (cycle_.empty() || needs_.Maximum() <= slack_) {
+      return std::move(result_);
+    }
     const std::vector<Unit> units = InOrder(Units());
     for (std::size_t begin = 0, end = 0; begin < units.size(); begin = end) {
       end = ClassEnd(units, begin);
@@ -57,7 +62,7 @@ class Planner {
       }
     }
     for (std::size_t i = units.size(); i-- > 0;) DropSuperfluous(units[i]);
-    if (!cycle_.empty() && needs_.Maximum() > 0) {
+    if (needs_.Maximum() > 0) {
       result_.shortfall = static_cast<Bytes>(needs_.Maximum());
     }
     CountBytes();
@@ -220,6 +225,7 @@ class Planner {
   std::span<const CycleUse> cycle_;
   Frees frees_;
   Bytes room_;
+  std::int64_t slack_;  // what room_ leaves of the capacity
   Bytes unit_;
   std::size_t pages_ = 0;
   std::vector<std::uint32_t> page_;  // of each use, by a number below pages_

@@ -41,8 +41,9 @@ struct CycleUse {
 
 struct ScheduleLimits {
   Bytes capacity = 0;  // for the pages of the cycle, without transient memory
-  Bytes window = 0;    // of it, kept free for pages on their way in
-  Bytes unit = 0;      // most bytes of a unit; 0: a quarter of the window
+  // Of it, kept free for pages on their way in, unless all pages fit at once.
+  Bytes window = 0;
+  Bytes unit = 0;  // most bytes of a unit; 0: a quarter of the window
 };
 
 struct Schedule {

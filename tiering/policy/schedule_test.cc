@@ -58,6 +58,13 @@ TEST(Schedule, CycleThatFitsKeepsEverything) {
   EXPECT_TRUE(MakeSchedule({}, {}).leaves.empty());
 }
 
+// The last pages of a cycle that fits whole would return in each cycle.
+TEST(Schedule, CycleThatFitsIntoTheWindowToo) {
+  const ScheduleLimits limits{.capacity = 10 * kPage, .window = 4 * kPage};
+  EXPECT_TRUE(Marked(MakeSchedule(Forward(10), limits)).empty());
+  EXPECT_GE(Marked(MakeSchedule(Forward(11), limits)).size(), 5u);
+}
+
 TEST(Schedule, ForwardLeavesTheLeastPagesSpread) {
   const auto cycle = Forward(64);
   const Schedule schedule =

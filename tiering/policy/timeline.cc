@@ -194,10 +194,10 @@ void Timeline::Follow(std::uint64_t earlier) {
   ++run_;
 }
 
-std::uint32_t Timeline::MatchBack(std::uint64_t earlier,
-                                  std::uint64_t later) const {
+std::uint32_t Timeline::MatchBack(std::uint64_t earlier, std::uint64_t later,
+                                  std::uint32_t longest) const {
   const std::uint64_t most =
-      std::min<std::uint64_t>(kLongestMatch, earlier - Oldest() + 1);
+      std::min<std::uint64_t>(longest, earlier - Oldest() + 1);
   std::uint32_t length = 0;
   while (length < most && earlier != kNever && Same(earlier, later)) {
     ++length;
@@ -232,7 +232,7 @@ std::uint64_t Timeline::BestSlip(std::uint64_t position) {
   std::uint32_t best_rank = 0;
   ForCandidates(position, [&](std::uint64_t at) {
     if (!IsNear(at)) return;
-    std::uint32_t rank = MatchBack(at, position);
+    std::uint32_t rank = MatchBack(at, position, kLongestMatch);
     if (rank < 2 && !IsClose(at)) return;
     if (rank != 0 && IsClose(at)) rank += kLongestMatch;
     if (rank < best_rank || (rank == best_rank && at >= best)) return;
@@ -243,7 +243,9 @@ std::uint64_t Timeline::BestSlip(std::uint64_t position) {
 }
 
 // The longest match; among equals the closest to the followed position, or the
-// newest if that is not confirmed.
+// newest if that is not confirmed. Of full matches the longest continuation
+// counts: a program that goes on with a part of its old cycle would be led to
+// the end of that part each time.
 Timeline::Match Timeline::BestMatch(std::uint64_t position) {
   const std::uint64_t followed = IsConfirmed() ? expected_ : position;
   const auto distance = [followed](std::uint64_t at) {
@@ -251,7 +253,8 @@ Timeline::Match Timeline::BestMatch(std::uint64_t position) {
   };
   Match best;
   ForCandidates(position, [&](std::uint64_t at) {
-    const std::uint32_t length = MatchBack(at, position);
+    std::uint32_t length = MatchBack(at, position, kLongestMatch);
+    if (length == kLongestMatch) length = MatchBack(at, position, kWholeMatch);
     if (length == 0 || length < best.length) return;
     if (length == best.length && distance(at) >= distance(best.position)) {
       return;
@@ -272,7 +275,8 @@ void Timeline::Search(std::uint64_t position) {
   // A long match elsewhere says more than a short one close by. A short one
   // does not: each choice of experts has been made before, somewhere.
   if (slip != kNever && best.length >= kLongestMatch / 2 &&
-      2 * MatchBack(slip, position) < best.length) {
+      2 * MatchBack(slip, position, kLongestMatch) <
+          std::min(best.length, kLongestMatch)) {
     slip = kNever;
   }
   if (expected_ != kNever && best.length < kLongestMatch) {
@@ -287,7 +291,7 @@ void Timeline::Search(std::uint64_t position) {
     expected_ = kNever;
     return;
   }
-  run_ = best.length - 1;
+  run_ = std::min(best.length, kLongestMatch) - 1;
   Follow(best.position);
 }
 

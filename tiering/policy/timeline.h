@@ -65,7 +65,8 @@ class Timeline {
   // Adds the newest use; `leaves` of the argument is not read. Returns the mark
   // of the use, which it has from the earlier position if it was the expected
   // one. One hash lookup; in step one comparison, otherwise at most
-  // 68 * kLongestMatch comparisons of lasting pages' uses.
+  // 68 * kLongestMatch comparisons of lasting pages' uses, and for a jump to a
+  // full match 34 * kWholeMatch.
   bool Add(const PageUse& use);
 
   // Uses added so far, repetitions apart; the position of the next one. O(1).
@@ -123,6 +124,8 @@ class Timeline {
   // tensors that share pages with others do not always begin in the same one.
   static constexpr std::uint64_t kClose = 3;
   static constexpr std::uint32_t kPatience = 8;
+  // Uses that are compared where matches of kLongestMatch are equal.
+  static constexpr std::uint32_t kWholeMatch = 4096;
   static constexpr std::uint32_t kCandidates = 32;
   static constexpr std::uint64_t kStableRun = 1024;
   // A page that had so many uses more than in its life before lasts.
@@ -201,8 +204,9 @@ class Timeline {
   void Append(const PageUse& use);
   void Forget(std::uint64_t position);
   std::uint32_t PageOf(Address address);
-  // Equal uses up to and including the two positions.
-  std::uint32_t MatchBack(std::uint64_t earlier, std::uint64_t later) const;
+  // Equal uses up to and including the two positions, `longest` at most.
+  std::uint32_t MatchBack(std::uint64_t earlier, std::uint64_t later,
+                          std::uint32_t longest) const;
   template <typename Visit>
   void ForCandidates(std::uint64_t position, Visit visit);
   std::uint64_t BestSlip(std::uint64_t position);

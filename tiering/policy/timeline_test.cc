@@ -211,6 +211,18 @@ TEST(Timeline, ModelsInTurnAreOneCycle) {
   EXPECT_EQ(timeline.jumps(), jumps);
 }
 
+// The second model goes on alone. Its passes match all that are remembered.
+TEST(Timeline, OneOfTwoModelsIsFollowedAlone) {
+  Timeline timeline;
+  const auto second = Range(100, 122);
+  std::vector<Address> cycle = Range(1, 40);
+  for (int pass = 0; pass < 6; ++pass) cycle = cycle + second;
+  AddAll(timeline, cycle + cycle + cycle);
+  for (int pass = 0; pass < 3; ++pass) AddAll(timeline, second);
+  EXPECT_EQ(timeline.StableLength(), 22u);
+  EXPECT_EQ(timeline.Distance(1), kNever);
+}
+
 TEST(Timeline, EvaluationBetweenEpochsIsFoundAgain) {
   Timeline timeline;
   const auto forward = Range(1, 101);
