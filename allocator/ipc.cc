@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "allocator/ipc.h"
 
-#include <sys/syscall.h>
 #include <unistd.h>
 
-#include <cerrno>
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <system_error>
 #include <utility>
 
+#include "allocator/descriptor_server.h"
+#include "allocator/descriptor_source.h"
 #include "allocator/state/settings.h"
 
 namespace stratalloc {
@@ -26,7 +26,7 @@ constexpr std::uint64_t kMost = std::uint64_t{1} << 40;
 // As it travels.
 struct Header {
   std::int32_t pid;
-  std::int32_t padding;
+  std::uint32_t nonce;  // native's padding
   std::uint64_t handle_bytes;
   std::uint64_t handles;
 };
@@ -52,47 +52,6 @@ T Take(std::string_view* payload) {
   return value;
 }
 
-// Of Linux 5.6; older headers do not name them.
-constexpr long kPidfdOpen = 434;
-constexpr long kPidfdGetfd = 438;
-
-tl::unexpected<Error> NoCall(const char* name) {
-  return Fail(ErrorCode::kUnsupported,
-              std::string("The kernel on this machine does not support the ") +
-                  name +
-                  " syscall needed to use IPC for CUDA tensors when "
-                  "expandable_segments:True is set. Consider using "
-                  "expandable_segments:False via "
-                  "torch.cuda.memory._set_allocator_settings("
-                  "'expandable_segments:False') for this allocation.");
-}
-
-tl::unexpected<Error> Refused(const char* name, int error) {
-  std::string text = name + std::generic_category().message(error);
-  if (error == EPERM) {
-    text +=
-        ". The kernel does not let this process take descriptors of the one "
-        "that shares the memory: give a container SYS_PTRACE (docker run "
-        "--cap-add=SYS_PTRACE); elsewhere run both as one user, with "
-        "kernel.yama.ptrace_scope=0";
-  }
-  return Fail(ErrorCode::kDevice, std::move(text));
-}
-
-class Descriptor {
- public:
-  explicit Descriptor(long value) : value_(static_cast<int>(value)) {}
-  ~Descriptor() {
-    if (value_ >= 0) close(value_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return value_; }
-
- private:
-  int value_;
-};
-
 }  // namespace
 
 std::string WriteSharedHandle(Bytes handle_bytes,
@@ -100,6 +59,7 @@ std::string WriteSharedHandle(Bytes handle_bytes,
   std::string text{Version(), kHandles};
   Header header{};
   header.pid = getpid();
+  header.nonce = DescriptorServer::Nonce();
   header.handle_bytes = handle_bytes;
   header.handles = descriptors.size();
   text.append(reinterpret_cast<const char*>(&header), sizeof header);
@@ -172,12 +132,7 @@ Status ImportedMemory::OpenHandles(const std::vector<DeviceIndex>& peers,
                 "unexpected or illformed shareable handle");
   }
   handle_bytes_ = header.handle_bytes;
-  long opened = -1;
-  if (descriptors && (opened = syscall(kPidfdOpen, header.pid, 0)) < 0) {
-    return errno == ENOSYS ? NoCall("pidfd_open")
-                           : Refused("pidfd_open:", errno);
-  }
-  const Descriptor process(opened);
+  DescriptorSource source(header.pid, header.nonce);
   for (std::uint64_t i = 0; i < header.handles; ++i) {
     if (!descriptors) {
       STRATALLOC_ASSIGN_OR_RETURN(
@@ -188,11 +143,7 @@ Status ImportedMemory::OpenHandles(const std::vector<DeviceIndex>& peers,
     }
     std::int32_t theirs = -1;
     std::memcpy(&theirs, payload.data() + i * sizeof theirs, sizeof theirs);
-    const Descriptor mine(syscall(kPidfdGetfd, process.get(), theirs, 0));
-    if (mine.get() < 0) {
-      return errno == ENOSYS ? NoCall("pidfd_getfd")
-                             : Refused("pidfd_getfd: ", errno);
-    }
+    STRATALLOC_ASSIGN_OR_RETURN(const FileDescriptor mine, source.Take(theirs));
     STRATALLOC_ASSIGN_OR_RETURN(const PhysicalHandle handle,
                                 device_.ImportDescriptor(mine.get()));
     handles_.push_back(handle);

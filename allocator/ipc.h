@@ -5,7 +5,7 @@
 //   byte 0  version: 2 for PyTorch 2.11 and 2.12, 3 from 2.13 on
 //   byte 1  'c' or 'e'
 //   'c'     the 64 bytes of a cudaIpcMemHandle_t: one cudaMalloc
-//   'e'     { int32 pid; 4 bytes of zeros; uint64 bytes of one handle;
+//   'e'     { int32 pid; 4 bytes; uint64 bytes of one handle;
 //             uint64 number of handles } and of version 3 { int32 kind, 1 for
 //             descriptors, 2 for fabric; 4 bytes of zeros }, then for each an
 //             int32, a file descriptor of process `pid`, or the 64 bytes of a
@@ -14,13 +14,20 @@
 // 64 bytes without a version are a 'c' of very old senders. What a receiver
 // maps starts at the first handle; the sender says by which offset its block
 // starts behind that. Equal bytes mean equal memory: receivers cache by them,
-// so the padding is zero and a physical handle keeps its descriptor.
+// so a physical handle keeps its descriptor, and the 4 bytes after the pid stay
+// the same. Native ignores them, and sends what lies there. Ours are the nonce
+// of DescriptorServer, or 0, and name the sender's socket together with the
+// pid.
 //
 // Blocks of ours lie in handles of one size and are sent as 'e', segments from
 // cudaMalloc as 'c'; both are received, in both versions. Settings say which
-// version is sent (allocator/state/settings.h). Descriptors are taken from the
-// sender with pidfd_getfd, which needs the right to trace it (same user, and
-// Yama's ptrace_scope 0 or a parent; in a container SYS_PTRACE).
+// version is sent (allocator/state/settings.h). Descriptors come from the
+// sender's socket (DescriptorServer), which needs the same user, or root, and
+// one network namespace. Where that fails pidfd_getfd takes them, which needs
+// the right to trace the sender: the same user, Yama's ptrace_scope 0 or a
+// parent that asks its child, no seccomp filter against it (Docker has one),
+// and one pid namespace. A native receiver knows pidfd_getfd alone.
+// DescriptorSource has the order's reasons.
 #ifndef STRATALLOC_ALLOCATOR_IPC_H_
 #define STRATALLOC_ALLOCATOR_IPC_H_
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sharing a block and mapping it again, in one process: pidfd_getfd works on
-// oneself too. Two processes:
+// Sharing a block and mapping it again, in one process, which its own socket
+// answers and pidfd_getfd too. Two processes: descriptor_server_test.cc and
 // tests/simulator/cudasim/operator_bridge/test_sharing_*.py.
 #include "allocator/ipc.h"
 
@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "allocator/descriptor_server.h"
 #include "allocator/device_allocator.h"
 #include "allocator/moving_test.h"
 #include "allocator/state/settings.h"
@@ -28,10 +29,19 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
+// But for sockets: a DescriptorServer closes that of its last peer after the
+// peer has.
 int OpenDescriptors() {
   int count = 0;
   DIR* folder = opendir("/proc/self/fd");
-  while (readdir(folder) != nullptr) ++count;
+  while (const dirent* each = readdir(folder)) {
+    char target[64];
+    const ssize_t bytes =
+        readlinkat(dirfd(folder), each->d_name, target, sizeof target);
+    count +=
+        bytes > 0 && !std::string_view(target, static_cast<std::size_t>(bytes))
+                          .starts_with("socket:");
+  }
   closedir(folder);
   return count;
 }
@@ -83,7 +93,8 @@ TEST_F(IpcTest, TheFormatIsNatives) {
   Malloc(512);  // so that the next one has an offset
   const Address address = Malloc(512);
   const SharedBlock shared = allocator_->Share(address).value();
-  // Version, type, header with a process number, zeros, one small handle.
+  // Version, type, header with a process number, what names its socket, one
+  // small handle.
   ASSERT_EQ(shared.handle.size(), 2 + 24 + 4u);
   EXPECT_EQ(shared.handle.substr(0, 2), std::string("\2e"));
   std::int32_t pid[2];
@@ -91,7 +102,8 @@ TEST_F(IpcTest, TheFormatIsNatives) {
   std::memcpy(pid, shared.handle.data() + 2, sizeof pid);
   std::memcpy(sizes, shared.handle.data() + 10, sizeof sizes);
   EXPECT_EQ(pid[0], getpid());
-  EXPECT_EQ(pid[1], 0);
+  EXPECT_NE(pid[1], 0);
+  EXPECT_EQ(static_cast<std::uint32_t>(pid[1]), DescriptorServer::Nonce());
   EXPECT_EQ(sizes[0], 2 * kMiB);
   EXPECT_EQ(sizes[1], 1u);
   EXPECT_EQ(shared.offset, 512u);
@@ -129,6 +141,20 @@ TEST_F(IpcTest, NewerVersionStatesTheKindOfItsHandles) {
   EXPECT_TRUE(allocator_->Free(address));
 }
 
+// A native sender's padding, which may be anything.
+TEST_F(IpcTest, TheBytesBehindThePidMayBeAnything) {
+  const Address address = Malloc(1000);
+  const SharedBlock shared = allocator_->Share(address).value();
+  for (const char byte : {'\0', '\1', '\x7f'}) {
+    std::string handle = shared.handle;
+    std::memset(handle.data() + 2 + 4, byte, 4);
+    ImportedMemory memory = Open(handle).value();
+    CopyAndCompare(address, memory.address() + shared.offset);
+    ASSERT_TRUE(memory.Close());
+  }
+  EXPECT_TRUE(allocator_->Free(address));
+}
+
 // pytorch issue 198305: receivers cache by the bytes.
 TEST_F(IpcTest, EqualMemoryHasEqualBytes) {
   const Address one = Malloc(1000);
@@ -144,6 +170,7 @@ TEST_F(IpcTest, EqualMemoryHasEqualBytes) {
 }
 
 TEST_F(IpcTest, ABlockOverSeveralHandlesArrivesWhole) {
+  ASSERT_NE(DescriptorServer::Nonce(), 0u);  // one of its own is open now
   const int descriptors = OpenDescriptors();
   const Address address = Malloc(7 * kMiB, LifetimeClass::kTransient);
   const SharedBlock shared = allocator_->Share(address).value();
@@ -250,7 +277,14 @@ TEST_F(IpcTest, IllFormedHandlesAreRefused) {
   EXPECT_THAT(Open(larger).error().message, HasSubstr("illformed"));
   std::string closed = good;
   closed[2 + 24 + 1] = 0x70;  // a descriptor that is not open
-  EXPECT_THAT(Open(closed).error().message, HasSubstr("pidfd_getfd: "));
+  EXPECT_THAT(Open(closed).error().message,
+              HasSubstr("does not share descriptor"));
+  const auto from_native = [](std::string text) {
+    std::memset(text.data() + 2 + 4, 0, 4);
+    return text;
+  };
+  EXPECT_THAT(Open(from_native(closed)).error().message,
+              HasSubstr("pidfd_getfd: Bad file descriptor"));
   EXPECT_EQ(cudasim_live_mappings(), mappings);
   EXPECT_TRUE(allocator_->Free(address));
 }

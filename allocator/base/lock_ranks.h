@@ -38,6 +38,8 @@ enum class LockRank : int {
   kMoves = 65,     // when moves of a device were under way; leaf
   kUses = 67,      // uses that operators noted, and pages that were made and
                    // freed, for the planner; leaf
+  kShares = 68,    // what is exported for other processes, and the start of
+                   // the thread that gives it to them; leaf
   kLedger = 70,    // charge and credit; leaf
   kFrames = 75,    // the numbers of frame accounts; leaf
   kScopes = 80,    // names of scopes and of sites; leaf

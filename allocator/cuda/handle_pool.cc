@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "allocator/cuda/handle_pool.h"
 
-#include <unistd.h>
 
 #include <algorithm>
 #include <utility>
@@ -158,19 +157,14 @@ Result<int> HandlePool::Descriptor(const PhysicalMemory& memory) {
   STRATALLOC_ASSIGN_OR_RETURN(const int descriptor,
                               device_.ExportHandle(memory.handle));
   descriptors_.emplace(memory.handle, descriptor);
-  ++open_descriptors_;
+  SharedDescriptors::Add(descriptor);
   return descriptor;
-}
-
-void HandlePool::CloseDescriptor(int descriptor) {
-  close(descriptor);
-  --open_descriptors_;
 }
 
 void HandlePool::CloseDescriptors(const std::set<PhysicalHandle>& keep) {
   std::erase_if(descriptors_, [&](const auto& open) {
     if (keep.contains(open.first)) return false;
-    CloseDescriptor(open.second);
+    SharedDescriptors::Close(open.second);
     return true;
   });
 }
@@ -199,7 +193,7 @@ Bytes HandlePool::ReleaseFree(const StreamsIdle& idle, Bytes keep) {
     Unlink(memory);
     if (auto open = descriptors_.find(memory->handle);
         open != descriptors_.end()) {
-      CloseDescriptor(open->second);
+      SharedDescriptors::Close(open->second);
       descriptors_.erase(open);
     }
     created_bytes_ -= memory->bytes;

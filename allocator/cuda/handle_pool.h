@@ -20,7 +20,6 @@
 #ifndef STRATALLOC_ALLOCATOR_CUDA_HANDLE_POOL_H_
 #define STRATALLOC_ALLOCATOR_CUDA_HANDLE_POOL_H_
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -30,6 +29,7 @@
 #include <vector>
 
 #include "allocator/cuda/device.h"
+#include "allocator/cuda/shared_descriptors.h"
 
 namespace stratalloc {
 
@@ -113,7 +113,7 @@ class HandlePool {
   // Sent again, it travels under another number.
   void CloseDescriptors(const std::set<PhysicalHandle>& keep);
   // Of all devices' pools in the process.
-  static std::size_t OpenDescriptors() { return open_descriptors_.load(); }
+  static std::size_t OpenDescriptors() { return SharedDescriptors::Count(); }
   // Gives free memory whose streams are idle back to the driver, if it may go
   // now, until no more than `keep` is created; returns the bytes. What the
   // driver does not take stays free here.
@@ -129,10 +129,7 @@ class HandlePool {
 
  private:
   void Unlink(PhysicalMemory* memory);
-  static void CloseDescriptor(int descriptor);
   static PhysicalMemory::Mapping& MappingOf(PhysicalMemory** slot);
-
-  static inline std::atomic<std::size_t> open_descriptors_{0};
 
   Device device_;
   std::map<Bytes, PhysicalMemory*> free_;  // heads

@@ -36,10 +36,13 @@ DESCRIPTORS = struct.pack("<ii", 1, 0) if VERSION == 3 else b""
 def test_the_bytes_are_natives_and_stay_the_same():
     first = torch.ones(1000, device="cuda")
     handle = _share(first.untyped_storage())
-    version, kind, pid, padding, size, count = struct.unpack_from(
-        "<bciiQQ", handle
+    version, kind, pid, nonce, size, count = struct.unpack_from(
+        "<bciIQQ", handle
     )
-    assert (version, kind, pid, padding) == (VERSION, b"e", os.getpid(), 0)
+    assert (version, kind, pid) == (VERSION, b"e", os.getpid())
+    # Native's padding; ours names the socket that gives the descriptors.
+    with open("/proc/net/unix", encoding="ascii") as sockets:
+        assert f"@stratalloc-shares-1-{pid}-{nonce:08x}\n" in sockets.read()
     assert size == 2 << 20 and count == 1
     assert handle[26:-4] == DESCRIPTORS and len(handle[-4:]) == 4
     assert _share(first.untyped_storage()) == handle

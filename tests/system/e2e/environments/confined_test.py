@@ -2,6 +2,7 @@
 """Processes with few rights train what is larger than their device."""
 
 import errno
+import json
 import os
 
 import pytest
@@ -13,10 +14,11 @@ _TRAINS = starting.program("too_large.py")
 _DISK = "host_budget:16MiB,disk_budget:256MiB"
 
 
-def _run(rights, conf, *options, program=_TRAINS, **more):
+def _run(rights, conf, *options, program=_TRAINS, arguments=(), **more):
     return running.python(
         starting.program("confined.py"), rights, "run", *starting.device(),
-        "--conf", starting.settings(conf), *options, program, **more)
+        "--conf", starting.settings(conf), *options, program, *arguments,
+        **more)
 
 
 @pytest.fixture(name="folder")
@@ -43,15 +45,42 @@ def test_spilling_without_io_uring_uses_plain_transfers(folder, name):
         f"the other (io_uring_setup: {reason})"]
 
 
+def _shared(rights, method):
+    # The path of a forkserver's socket has at most 108 bytes.
+    done = _run(f"{rights},io_uring=EPERM", "host_budget:16MiB,disk_budget:0",
+                program=starting.program("shared.py"), arguments=[method],
+                TMPDIR="/tmp")
+    return json.loads(running.must_work(done).splitlines()[-1])
+
+
+@pytest.mark.parametrize("method", [
+    "spawn", pytest.param("forkserver", marks=pytest.mark.long)])
+def test_tensors_are_shared_where_descriptors_cannot_be_taken(method):
+    """Docker's default profile refuses pidfd_getfd, and root's rights are no
+    help."""
+    facts = _shared("ordinary", method)
+    ended = facts.pop("after_its_end")
+    child = facts.pop("child")
+    assert facts == {
+        "child_got": 1 << 20, "parent_got": 2 << 20, "while_it_lives": "",
+        "parent_still_has": 2 << 20,
+    }
+    assert ended.startswith(f"pidfd_open:No such process. There is no process "
+                            f"{child} here: the sender has ended, ")
+    assert "connect: Connection refused (it has ended, " in ended
+
+
 @pytest.mark.long
-def test_tensor_shared_where_descriptors_cannot_be_taken_names_the_right(
-        folder):
-    """Docker's default profile refuses pidfd_getfd."""
-    done = _run("io_uring=EPERM", _DISK, program=starting.program("shared.py"),
-                TMPDIR=folder)
-    (line,) = running.must_work(done).splitlines()
-    assert line.startswith("pidfd_getfd: Operation not permitted. The kernel ")
-    assert "--cap-add=SYS_PTRACE" in line
+def test_tensor_that_no_way_shares_names_the_causes():
+    """The sender can make no socket either, and shares nevertheless."""
+    facts = _shared("ordinary,packets", "spawn")
+    error = facts.pop("error")
+    assert facts == {}
+    assert error.startswith("pidfd_getfd: Operation not permitted. The kernel ")
+    for cause in ("--cap-add=SYS_PTRACE", "kernel.yama.ptrace_scope",
+                  "of this pid namespace is not the sender",
+                  "did not give it either: the sender names none"):
+        assert cause in error
 
 
 def test_ordinary_user_with_little_locked_memory_spills(folder):

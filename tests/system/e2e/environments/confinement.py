@@ -21,6 +21,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 _PR_SET_DUMPABLE, _PR_SET_KEEPCAPS = 4, 8
 _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS, _SECCOMP_MODE_FILTER = 22, 38, 2
+_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE = 47, 2
 _CAP_DAC_OVERRIDE, _CAP_DAC_READ_SEARCH = 1, 2
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
 _MS_REC, _MS_PRIVATE = 0x4000, 0x40000
@@ -59,8 +60,9 @@ def _prctl(option, *arguments):
 def as_ordinary_user():
     """Makes root an ordinary user; the process may lock 64 KiB of memory.
 
-    It can still read the files of the test, which may lie in root's home, and
-    write to no others' files. Of other users only the limit changes.
+    It and its children can still read the files of the test, which may lie in
+    root's home, and write to no others' files. Of other users only the limit
+    changes.
     """
     resource.setrlimit(resource.RLIMIT_MEMLOCK, (1 << 16, 1 << 16))
     if os.getuid() != 0:
@@ -74,8 +76,8 @@ def as_ordinary_user():
     os.setresgid(ORDINARY, ORDINARY, ORDINARY)
     os.setresuid(ORDINARY, ORDINARY, ORDINARY)
     header = struct.pack("<Ii", 0x20080522, 0)
-    _syscall(_CAPSET, header, struct.pack("<6I", 1 << kept, 1 << kept, 0,
-                                          0, 0, 0))
+    _syscall(_CAPSET, header, struct.pack("<6I", *[1 << kept] * 3, 0, 0, 0))
+    _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, kept)
     # A program that an ordinary user starts has its own /proc/self.
     _prctl(_PR_SET_DUMPABLE, 1)
 
@@ -123,6 +125,12 @@ def without_io_uring(error):
     profile refuses with EPERM."""
     _refuse(dict.fromkeys(_IO_URING, ()), error)
     _refuse(dict.fromkeys(_DOCKER, ()), errno.EPERM)
+
+
+def without_packet_sockets():
+    """socket() refuses SOCK_SEQPACKET (5), and no type that others use: 4 is a
+    bit of no stream's or datagram's."""
+    _refuse({41: (1, 4)}, errno.EPERM)
 
 
 # {system call: (argument, bits)}: refused if one of the bits is set. open,

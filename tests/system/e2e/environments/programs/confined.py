@@ -12,6 +12,7 @@ import errno
 import os
 import resource
 import runpy
+import socket
 import sys
 import tempfile
 
@@ -47,8 +48,18 @@ def io_uring(name):
     return f"io_uring_setup {code} {errno.errorcode[ctypes.get_errno()]}"
 
 
+def packets():
+    confinement.without_packet_sockets()
+    try:
+        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET).close()
+        return "SOCK_SEQPACKET made"
+    except OSError as error:
+        return f"SOCK_SEQPACKET {errno.errorcode[error.errno]}"
+
+
 def main():
-    kinds = {"ordinary": ordinary, "read_only": read_only, "io_uring": io_uring}
+    kinds = {"ordinary": ordinary, "read_only": read_only, "io_uring": io_uring,
+             "packets": packets}
     for word in sys.argv[1].split(","):
         kind, _, value = word.partition("=")
         print("confined:", kinds[kind](*([value] if value else [])),
