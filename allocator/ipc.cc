@@ -188,7 +188,7 @@ Status ImportedMemory::Close() {
 
 Status ImportedMemory::Grant(DeviceIndex peer) const {
   if (mapped_ == 0) return {};
-  return device_.GrantAccess(address_, mapped_ * handle_bytes_, peer);
+  return device_.GrantAccess(address_, mapped_ * handle_bytes_, {peer});
 }
 
 }  // namespace stratalloc

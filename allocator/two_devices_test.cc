@@ -55,6 +55,17 @@ TEST_F(DeviceAllocatorTest, AGrantToAPeerThatIsNotReadyIsTriedAgain) {
   Free(address);
 }
 
+// Of this device and of each peer in one call: it waits for the device's work
+// on some drivers, and takes microseconds on all.
+TEST_F(TwoDevicesTest, MappingForAPeerIsGrantedOnce) {
+  const long maps = cudasim_calls("cuMemMap");
+  const long grants = cudasim_calls("cuMemSetAccess");
+  const Address address = Malloc(2 * kMiB);
+  EXPECT_EQ(cudasim_calls("cuMemMap"), maps + 1);
+  EXPECT_EQ(cudasim_calls("cuMemSetAccess"), grants + 1);
+  Free(address);
+}
+
 TEST_F(TwoDevicesTest, ABlockWaitsForAStreamOfAnotherDevice) {
   const long events = cudasim_live_events();
   for (const StreamId stream : {stream_, OfDevice1(Raw(kDefaultStream))}) {

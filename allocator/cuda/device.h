@@ -81,11 +81,10 @@ class Device {
   Status ReleaseHandle(PhysicalHandle handle) const;
   // Without access rights.
   Status Map(Address address, Bytes bytes, PhysicalHandle handle) const;
-  // Grants read and write access to a range of whole mappings: to this device
-  // and `peers`, or to one.
+  // Grants read and write access to a range of whole mappings, in one call of
+  // the driver: to this device and `peers`. Again is no error.
   Status GrantAccess(Address address, Bytes bytes,
                      const std::vector<DeviceIndex>& peers) const;
-  Status GrantAccess(Address address, Bytes bytes, DeviceIndex to) const;
   Status Unmap(Address address, Bytes bytes) const;
   // A file descriptor that stands for the handle in another process and holds
   // its memory while it is open; the caller's to close. kUnsupported, saying

@@ -51,19 +51,17 @@ Status Device::Map(Address address, Bytes bytes, PhysicalHandle handle) const {
 
 Status Device::GrantAccess(Address address, Bytes bytes,
                            const std::vector<DeviceIndex>& peers) const {
-  Status granted = GrantAccess(address, bytes, index_);
-  for (DeviceIndex peer : peers) {
-    if (granted) granted = GrantAccess(address, bytes, peer);
-  }
-  return granted;
-}
-
-Status Device::GrantAccess(Address address, Bytes bytes, DeviceIndex to) const {
-  CUmemAccessDesc access{};
-  access.location = LocationOf(to);
-  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-  STRATALLOC_DRIVER(api_->cuMemSetAccess(address, bytes, &access, 1),
-                    "cuMemSetAccess");
+  const auto right = [](DeviceIndex to) {
+    CUmemAccessDesc access{};
+    access.location = LocationOf(to);
+    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    return access;
+  };
+  std::vector<CUmemAccessDesc> rights{right(index_)};
+  for (DeviceIndex peer : peers) rights.push_back(right(peer));
+  STRATALLOC_DRIVER(
+      api_->cuMemSetAccess(address, bytes, rights.data(), rights.size()),
+      "cuMemSetAccess");
   return {};
 }
 

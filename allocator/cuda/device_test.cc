@@ -46,7 +46,7 @@ TEST_F(DeviceTest, MapsCopiesAndUnmaps) {
   const Address address = device().ReserveAddress(2 * kHandle).value();
   const PhysicalHandle handle = device().CreateHandle(kHandle).value();
   ASSERT_TRUE(device().Map(address, kHandle, handle));
-  ASSERT_TRUE(device().GrantAccess(address, kHandle, device().index()));
+  ASSERT_TRUE(device().GrantAccess(address, kHandle, {}));
   const StreamId stream = device().CreateStream().value();
 
   std::vector<char> out(kHandle), back(kHandle);
@@ -59,8 +59,7 @@ TEST_F(DeviceTest, MapsCopiesAndUnmaps) {
   // The same handle at another address shows the same bytes.
   ASSERT_TRUE(device().Unmap(address, kHandle));
   ASSERT_TRUE(device().Map(address + kHandle, kHandle, handle));
-  ASSERT_TRUE(
-      device().GrantAccess(address + kHandle, kHandle, device().index()));
+  ASSERT_TRUE(device().GrantAccess(address + kHandle, kHandle, {}));
   std::memset(back.data(), 0, kHandle);
   ASSERT_TRUE(
       device().CopyToHost(back.data(), address + kHandle, kHandle, stream));
@@ -102,8 +101,7 @@ TEST_F(DeviceTest, AFailedGrantNamesTheCall) {
   const PhysicalHandle handle = device().CreateHandle(kHandle).value();
   ASSERT_TRUE(device().Map(address, kHandle, handle));
   ASSERT_EQ(cudasim_fail("cuMemSetAccess", 1, CUDA_ERROR_INVALID_DEVICE, 0), 0);
-  const Status failed =
-      device().GrantAccess(address, kHandle, std::vector<DeviceIndex>{});
+  const Status failed = device().GrantAccess(address, kHandle, {});
   ASSERT_FALSE(failed);
   EXPECT_NE(failed.error().message.find("cuMemSetAccess"), std::string::npos);
   ASSERT_TRUE(device().Unmap(address, kHandle));

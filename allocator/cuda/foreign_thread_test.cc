@@ -113,9 +113,7 @@ std::vector<std::pair<std::string, std::function<void()>>> Calls(
        [=] { t->handle = device.CreateHandle(kHandle).value(); }},
       {"Map", [=] { EXPECT_TRUE(device.Map(t->address, kHandle, t->handle)); }},
       {"GrantAccess",
-       [=] {
-         EXPECT_TRUE(device.GrantAccess(t->address, kHandle, device.index()));
-       }},
+       [=] { EXPECT_TRUE(device.GrantAccess(t->address, kHandle, {})); }},
       {"CreateStream", [=] { t->stream = device.CreateStream().value(); }},
       {"IsCapturing", [=] { EXPECT_FALSE(device.IsCapturing(t->stream)); }},
       {"CreateEvent", [=] { t->event = device.CreateEvent().value(); }},

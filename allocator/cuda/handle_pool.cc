@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "allocator/cuda/handle_pool.h"
 
-
 #include <algorithm>
 #include <utility>
 

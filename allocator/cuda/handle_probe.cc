@@ -9,7 +9,7 @@ namespace {
 
 // A driver that is not ready is asked again at once: at its opening a device
 // has hardly any work of ours.
-constexpr int kTries = 8;
+constexpr int kTries = 100;
 
 bool IsUndecided(const Status& status) {
   return !status && (status.error().code == ErrorCode::kOutOfMemory ||
@@ -24,7 +24,7 @@ Status Try(const Device& device, Address address) {
   Status status = device.Map(address, bytes, handle);
   if (status) {
     for (int i = 0; i < kTries; ++i) {
-      status = device.GrantAccess(address, bytes, device.index());
+      status = device.GrantAccess(address, bytes, {});
       if (status || status.error().code != ErrorCode::kNotReady) break;
     }
     // What fails here costs 2 MiB; the next mapping there would say so.

@@ -252,7 +252,7 @@ Status PageStore::GrantPeer(HandleRegion& region, Address lo, Address hi,
       continue;
     }
     STRATALLOC_RETURN_IF_ERROR(device_.GrantAccess(
-        region.AddressOf(first), (i - first) * region.handle_bytes, peer));
+        region.AddressOf(first), (i - first) * region.handle_bytes, {peer}));
   }
   return {};
 }

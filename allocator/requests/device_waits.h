@@ -27,7 +27,9 @@ class DeviceWaits {
 
   // Some drivers answer a change of mappings with that now and then while the
   // device has work to do. It is tried again once that work is over, because a
-  // job must not die of it; and an answer that does not end is a kDevice.
+  // job must not die of it; and an answer that does not end is a kDevice. On
+  // WSL2 other threads' work, or memory that the host cannot make resident, may
+  // cause it many times in a row (microsoft/WSL issue 41176).
   // `call` takes the locks it needs itself, since nobody waits for the device
   // under one.
   template <typename Call>
@@ -37,6 +39,7 @@ class DeviceWaits {
       Settle();
       answer = call();
     }
+    if (IsNotReady(answer) && GiveToDriver() > 0) answer = call();
     if (!IsNotReady(answer)) return answer;
     return Fail(ErrorCode::kDevice, answer.error().message + ", " +
                                         std::to_string(kSettles + 1) +
@@ -66,7 +69,7 @@ class DeviceWaits {
   Status SynchronizePendingFrees(bool counted = true) EXCLUDES(p_.mutex);
 
  private:
-  static constexpr int kSettles = 8;
+  static constexpr int kSettles = 100;
   template <typename R>
   static bool IsNotReady(const R& answer) {
     return !answer && answer.error().code == ErrorCode::kNotReady;

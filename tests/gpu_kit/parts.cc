@@ -79,7 +79,7 @@ Status Grant(const Device& device, Address address, Bytes bytes,
              std::int64_t* not_ready) {
   Status status;
   for (int i = 0; i < kTries; ++i) {
-    status = device.GrantAccess(address, bytes, device.index());
+    status = device.GrantAccess(address, bytes, {});
     if (status || status.error().code != ErrorCode::kNotReady) break;
     ++*not_ready;
   }
@@ -220,8 +220,7 @@ std::string Try() {
   };
   const Result<PhysicalHandle> made = device.CreateHandle(bytes);
   line("cuMemCreate", made ? Status() : tl::unexpected(made.error()));
-  line("cuMemSetAccess",
-       device.GrantAccess(parts.held_at, bytes, device.index()));
+  line("cuMemSetAccess", device.GrantAccess(parts.held_at, bytes, {}));
   line("cudaDeviceSynchronize", device.SynchronizeDevice());
   line("cuMemUnmap", device.Unmap(parts.held_at, bytes));
   line("cuMemRelease", device.ReleaseHandle(parts.held));

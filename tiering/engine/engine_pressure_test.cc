@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The end of pressure: once nothing is evicted and nothing was refused for a
-// while, the thresholds do not act any more.
+// The end of pressure: once nothing is evicted, and nothing was refused and
+// nothing left for a while, the thresholds do not act any more.
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <cstdint>
 #include <thread>
 #include <vector>
 
@@ -12,6 +14,7 @@ namespace stratalloc {
 namespace {
 
 constexpr int kFit = 16;
+constexpr std::int64_t kCalm = 1000;
 
 class EnginePressureTest : public EngineTest {
  protected:
@@ -21,15 +24,25 @@ class EnginePressureTest : public EngineTest {
     options.host_budget = 64 * kMiB;
     options.background = true;
     options.under_pressure = from_the_start;
-    options.calm_ns = 1;
+    options.calm_ns = kCalm;
+    options.now_ns = [this] {
+      looks_.fetch_add(1);
+      return now_.load();
+    };
     Open(options);
   }
   bool UnderPressure() { return rig_->engine().UnderPressure(DeviceIndex{0}); }
-  // A use of `layer`, which wakes the mover; what it then looks at is seen.
-  void UseAndSettle(Address layer, std::uint64_t seed) {
-    ExpectReads(layer, kHandle, seed);
-    for (int i = 0; i < 1000; ++i) std::this_thread::yield();
+  // A use of `layer`, which wakes the mover, until that has looked at the time.
+  void UseUntilALook(Address layer, std::uint64_t seed) {
+    const long before = looks_.load();
+    EXPECT_TRUE(Eventually([&] {
+      ExpectReads(layer, kHandle, seed);
+      return looks_.load() > before + 1 || !UnderPressure();
+    }));
   }
+
+  std::atomic<std::int64_t> now_{1};
+  std::atomic<long> looks_{0};
 };
 
 // As a search for the largest batch that fits.
@@ -40,13 +53,22 @@ TEST_F(EnginePressureTest, ProbeThatIsOverEndsPressure) {
   EXPECT_TRUE(UnderPressure());
   EXPECT_GT(Counters().evicted_handles, 0u);
   Free(probe);
-  for (int i = 0; i < 20; ++i) UseAndSettle(layers.back(), kFit - 2);
+  for (int i = 0; i < 3; ++i) {
+    UseUntilALook(layers.back(), kFit - 2);
+    now_ += 2 * kCalm;
+  }
   EXPECT_TRUE(UnderPressure()) << "pages are evicted still";
   ExpectLayers(layers);
-  EXPECT_TRUE(Eventually([&] {
-    UseAndSettle(layers[0], 1);
-    return !UnderPressure();
-  }));
+  UseUntilALook(layers[0], 1);
+  now_ += kCalm / 2;
+  UseUntilALook(layers[0], 1);
+  EXPECT_TRUE(UnderPressure()) << "not for long";
+  now_ += 2 * kCalm;
+  UseUntilALook(layers[0], 1);
+  EXPECT_FALSE(UnderPressure());
+  EXPECT_TRUE(Eventually([&] { return rig_->engine().HostReserved() == 0; }))
+      << "pinned for copies that nothing needs";
+  ExpectLayers(layers);
   // The next one begins again.
   const Address again = Malloc(6 * kHandle);
   EXPECT_TRUE(UnderPressure());
@@ -55,12 +77,31 @@ TEST_F(EnginePressureTest, ProbeThatIsOverEndsPressure) {
   FreeAll(layers);
 }
 
+// As in a step that fits at its end alone.
+TEST_F(EnginePressureTest, PagesThatLeaveKeepPressure) {
+  OpenRig();
+  const auto layers = Layers(kFit - 2);
+  Free(Malloc(6 * kHandle));
+  ExpectLayers(layers);
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ(EvictOnly(layers[1], kHandle), kHandle);
+    ExpectReads(layers[1], kHandle, 2);
+    UseUntilALook(layers[0], 1);
+    now_ += kCalm * 3 / 4;
+  }
+  EXPECT_TRUE(UnderPressure());
+  FreeAll(layers);
+}
+
 TEST_F(EnginePressureTest, PressureThatWasAskedForStays) {
   OpenRig(/*from_the_start=*/true);
   const auto layers = Layers(kFit - 2);
   Evict();
   ExpectLayers(layers);
-  for (int i = 0; i < 20; ++i) UseAndSettle(layers[0], 1);
+  for (int i = 0; i < 3; ++i) {
+    now_ += 2 * kCalm;
+    for (int use = 0; use < 50; ++use) ExpectReads(layers[0], kHandle, 1);
+  }
   EXPECT_TRUE(UnderPressure());
   FreeAll(layers);
 }

@@ -92,6 +92,8 @@ class LowerCopies {
   void TakeBeside(LowerCopy& copy);
   // Gives back the copies of one handle: its bytes changed or are no more.
   void Drop(LowerCopy& copy);
+  // The copies of all of a device's pages go. REQUIRES: each is resident.
+  Status GiveUpAll(const DeviceAllocator& device);
   // Drop, and forget the record.
   void Forget(const DeviceAllocator& device, HandleRef handle);
 

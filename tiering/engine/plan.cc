@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "allocator/base/check.h"
-#include "allocator/base/clock.h"
 #include "tiering/engine/engine.h"
 
 namespace stratalloc {
@@ -54,22 +53,31 @@ Bytes RoomForPlan(DeviceAllocator& device) {
 bool SomeEvicted(DeviceAllocator& device) {
   const auto all = device.Evictable();
   return std::any_of(all.begin(), all.end(), [](const EvictableHandle& one) {
-    return MayReturn(one.state);
+    return IsAway(one.state);
   });
 }
 
 // A probe for memory that was refused once must not have pages leave for good:
-// pressure ends when nothing is evicted, and nothing was refused for a while.
-void EndPressureIfCalm(TieredDevice& state, std::int64_t calm_ns) {
-  const std::int64_t now = NowNs();
-  std::int64_t since = state.pressed_ns.load();
-  if (now - since < calm_ns) return;
-  if (SomeEvicted(*state.allocator)) {
-    // Looked for again after as long.
-    state.pressed_ns.compare_exchange_strong(since, now);
-  } else {
-    state.EndPressure(since);
+// pressure ends when nothing is evicted, and for a while nothing was refused
+// and nothing left. The copies go with it, and host memory without any is
+// unpinned.
+void EndPressureIfCalm(TieredDevice& state, LowerCopies& lower, Bytes left,
+                       std::int64_t now, std::int64_t calm_ns) {
+  const std::uint64_t seen = state.pressed.load();
+  DeviceAllocator& device = *state.allocator;
+  if (seen + left != state.calm_events) {
+    state.calm_events = seen + left;
+    state.calm_since = now;
   }
+  if (now - state.calm_since < calm_ns) return;
+  if (SomeEvicted(device)) {
+    state.calm_since = now;  // looked for again after as long
+    return;
+  }
+  state.EndPressure(seen);
+  lower.CollectDropped(device);
+  // What fails keeps its copies, which are valid.
+  if (lower.GiveUpAll(device) && lower.host() != nullptr) lower.host()->Trim();
 }
 
 }  // namespace
@@ -87,7 +95,7 @@ bool Engine::MoveAhead(TieredDevice& state) {
   if (moved || !leaver.idle()) return true;
   if (!options_.under_pressure && !admission_.crowded() &&
       UnderPressure(state.allocator->device().index())) {
-    EndPressureIfCalm(state,
+    EndPressureIfCalm(state, lower_, leaver.freed(), options_.now_ns(),
                       options_.calm_ns != 0 ? options_.calm_ns : kCalmNs);
   }
   return false;

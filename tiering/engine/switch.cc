@@ -71,12 +71,7 @@ Result<Bytes> Engine::SwitchOffUnderArbiters() {
   }
   // Before it is off, so that a failure leaves it on.
   for (TieredDevice* state : movers_) {
-    LowerCopies::Copies& copies = lower_.all(*state->allocator);
-    for (auto& [address, copy] : copies) {
-      if (copy.host) STRATALLOC_RETURN_IF_ERROR(lower_.GiveUpHost(copy));
-      if (copy.disk) lower_.GiveUpChunkOf(copy);
-    }
-    copies.clear();
+    STRATALLOC_RETURN_IF_ERROR(lower_.GiveUpAll(*state->allocator));
   }
   // Evictions run under an arbiter and look at this first: none is under way,
   // and none begins.

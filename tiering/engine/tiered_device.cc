@@ -9,7 +9,6 @@
 #include "accounting/category.h"
 #include "accounting/scope_text.h"
 #include "allocator/base/check.h"
-#include "allocator/base/clock.h"
 
 namespace stratalloc {
 namespace {
@@ -81,15 +80,15 @@ void TieredDevice::NoteStopped(const Error& why) {
 }
 
 void TieredDevice::NotePressure() {
-  pressed_ns.store(NowNs());
+  pressed.fetch_add(1);
   if (under_pressure.exchange(true)) return;
   allocator->LookAtPressure();
 }
 
-void TieredDevice::EndPressure(std::int64_t since) {
+void TieredDevice::EndPressure(std::uint64_t seen) {
   under_pressure.store(false);
   // A thread that was refused meanwhile notes it before it looks.
-  if (pressed_ns.load() != since) under_pressure.store(true);
+  if (pressed.load() != seen) under_pressure.store(true);
   allocator->LookAtPressure();
 }
 

@@ -56,8 +56,12 @@ struct TieredDevice {
 
   // Thresholds count from here on.
   std::atomic<bool> under_pressure{false};
-  // When a request or an operator could not be served last, by NowNs().
-  std::atomic<std::int64_t> pressed_ns{0};
+  // How often a request or an operator could not be served.
+  std::atomic<std::uint64_t> pressed{0};
+  // Of the arbiter's holder: so many of these and bytes that left there were
+  // when nothing of the kind had happened, and since when.
+  std::uint64_t calm_events = 0;
+  std::int64_t calm_since = 0;
   std::atomic<bool> relief_asked{false};
   // Nothing is cold for good before the clock is there.
   std::atomic<std::uint32_t> relief_from{0};
@@ -73,8 +77,8 @@ struct TieredDevice {
   Status CheckTakesPart() const;
   // Thresholds count from here on.
   void NotePressure();
-  // ... and do not any more, unless `since` is not pressed_ns any more.
-  void EndPressure(std::int64_t since);
+  // ... and do not any more, unless `pressed` is not `seen` any more.
+  void EndPressure(std::uint64_t seen);
   // Waits until nothing is copied on `stream` any more, by whatever call the
   // driver still answers. A driver that answers none has lost the device.
   void Settle(StreamId stream);

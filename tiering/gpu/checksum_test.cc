@@ -34,7 +34,7 @@ class ChecksumTest : public testing::Test {
     address_ = device_[0].ReserveAddress(kHandle).value();
     handle_ = device_[0].CreateHandle(kHandle).value();
     ASSERT_TRUE(device_[0].Map(address_, kHandle, handle_));
-    ASSERT_TRUE(device_[0].GrantAccess(address_, kHandle, device_[0].index()));
+    ASSERT_TRUE(device_[0].GrantAccess(address_, kHandle, {}));
     stream_ = device_[0].CreateStream().value();
     ASSERT_EQ(posix_memalign(reinterpret_cast<void**>(&result_), 4096, 4096),
               0);
@@ -241,7 +241,7 @@ TEST_F(ChecksumTest, AnUnmappedRangeIsAViolation) {
   cudasim_clear_errors();
   cudasim_set_verbose(1);
   ASSERT_TRUE(device_[0].Map(address_, kHandle, handle_));
-  ASSERT_TRUE(device_[0].GrantAccess(address_, kHandle, device_[0].index()));
+  ASSERT_TRUE(device_[0].GrantAccess(address_, kHandle, {}));
 }
 
 // The kernel's read is pending until an edge: unmapping before it is what the
@@ -264,8 +264,7 @@ TEST_F(ChecksumTest, AnUnmapUnderTheKernelIsAViolation) {
     EXPECT_EQ(cudasim_violation_count() > 0, !waits);
     if (waits) {
       ASSERT_TRUE(device_[0].Map(address_, kHandle, handle_));
-      ASSERT_TRUE(
-          device_[0].GrantAccess(address_, kHandle, device_[0].index()));
+      ASSERT_TRUE(device_[0].GrantAccess(address_, kHandle, {}));
     }
   }
   cudasim_clear_violations();
@@ -273,7 +272,7 @@ TEST_F(ChecksumTest, AnUnmapUnderTheKernelIsAViolation) {
   cudasim_set_mode(0);
   ASSERT_TRUE(device_[0].SynchronizeDevice());
   ASSERT_TRUE(device_[0].Map(address_, kHandle, handle_));
-  ASSERT_TRUE(device_[0].GrantAccess(address_, kHandle, device_[0].index()));
+  ASSERT_TRUE(device_[0].GrantAccess(address_, kHandle, {}));
 }
 
 }  // namespace

@@ -48,6 +48,7 @@ def _findings():
     yield from _config_state()
     yield _memlock_state()
     yield _ring_state()
+    yield _sharing_state()
 
 
 def _core_state():
@@ -253,3 +254,43 @@ def _ring_state():
     return ("io_uring", "note", "io_uring_setup: "
             f"{os.strerror(ctypes.get_errno())}; preadv2/pwritev2 do the I/O, "
             "one transfer after the other")
+
+
+_PIDFD_OPEN, _PIDFD_GETFD = 434, 438  # of every architecture
+_PTRACE_SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
+
+
+def _sharing_state():
+    """How other processes come to memory that this one shares."""
+    why = _why_no_descriptors()
+    if why is None:
+        return "sharing", "ok", "other processes may take descriptors"
+    return ("sharing", "note", f"{why}: a process that uses stratalloc asks over "
+            "a socket, and one with PyTorch's own allocator cannot map this "
+            "one's memory (container: --cap-add=SYS_PTRACE)")
+
+
+def _why_no_descriptors():
+    """None if a process of this user may take this one's descriptors.
+
+    Asks for one of its own: a filter of system calls shows in no other way.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    process = libc.syscall(ctypes.c_long(_PIDFD_OPEN), ctypes.c_int(os.getpid()),
+                           ctypes.c_uint(0))
+    if process < 0:
+        return f"pidfd_open: {os.strerror(ctypes.get_errno())}"
+    try:
+        taken = libc.syscall(ctypes.c_long(_PIDFD_GETFD), ctypes.c_int(process),
+                             ctypes.c_int(process), ctypes.c_uint(0))
+        if taken < 0:
+            return f"pidfd_getfd: {os.strerror(ctypes.get_errno())}"
+        os.close(taken)
+    finally:
+        os.close(process)
+    try:
+        with open(_PTRACE_SCOPE, encoding="ascii") as file:
+            scope = file.read().strip()
+    except OSError:
+        return None  # no Yama
+    return None if scope == "0" else f"kernel.yama.ptrace_scope is {scope}"

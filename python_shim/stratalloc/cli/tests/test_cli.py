@@ -338,7 +338,8 @@ def test_doctor():
     values = json.loads(done.stdout)
     assert done.returncode == (0 if values["ok"] else 3)
     names = [finding["name"] for finding in values["findings"]]
-    assert {"core", "torch", "io_uring", "spill file"} <= set(names)
+    assert {"core", "torch", "io_uring", "spill file",
+            "sharing"} <= set(names)
 
 
 def test_doctor_reports_bad_settings():

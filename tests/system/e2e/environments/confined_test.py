@@ -144,6 +144,9 @@ def test_doctor_names_what_the_process_may_not_do():
     assert found["io_uring"] == (
         "io_uring_setup: Operation not permitted; preadv2/pwritev2 do the I/O, "
         "one transfer after the other")
+    assert found["sharing"].startswith(
+        "pidfd_getfd: Operation not permitted: a process that uses stratalloc "
+        "asks over a socket, ")
     assert "Traceback" not in done.stderr
 
 
