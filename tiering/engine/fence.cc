@@ -69,6 +69,7 @@ Result<std::shared_ptr<const Fence>> Fence::After(DeviceAllocator& device,
 
 Result<bool> Fence::IsDone() const {
   if (done_.load()) return true;
+  if (const auto failed = failed_.load()) return tl::unexpected(*failed);
   for (EventId event : events_) {
     STRATALLOC_ASSIGN_OR_RETURN(const bool done,
                                 device_.device().IsEventDone(event));
@@ -80,7 +81,10 @@ Result<bool> Fence::IsDone() const {
 
 Status Fence::Wait() const {
   for (EventId event : events_) {
-    STRATALLOC_RETURN_IF_ERROR(device_.device().SynchronizeEvent(event));
+    Status waited = device_.device().SynchronizeEvent(event);
+    if (waited) continue;
+    failed_.store(std::make_shared<const Error>(waited.error()));
+    return waited;
   }
   done_.store(true);
   return {};

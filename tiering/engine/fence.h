@@ -38,7 +38,9 @@ class Fence {
   Fence(const Fence&) = delete;
   Fence& operator=(const Fence&) = delete;
 
-  Result<bool> IsDone() const;  // never waits
+  // Never waits. An error of Wait is every later answer: a thread whose wait
+  // fails would else look, and wait again, for ever.
+  Result<bool> IsDone() const;
   Status Wait() const;
 
  private:
@@ -50,6 +52,7 @@ class Fence {
   std::vector<EventId> events_;
   // Was waited for, whatever a query answers.
   mutable std::atomic<bool> done_{false};
+  mutable std::atomic<std::shared_ptr<const Error>> failed_;
 };
 
 }  // namespace stratalloc

@@ -107,6 +107,14 @@ TEST_F(FenceTest, QueryThatFailsIsAnError) {
   EXPECT_TRUE(IsDone(*fence)) << "one failure is not for ever";
 }
 
+// A thread that waits, looks and waits again would not end.
+TEST_F(FenceTest, WaitThatFailsIsTheAnswerFromThenOn) {
+  const auto fence = Recorded(BitOf(stream_));
+  ASSERT_EQ(cudasim_fail("cudaEventSynchronize", 1, cudaErrorUnknown, 0), 0);
+  EXPECT_FALSE(fence->Wait().has_value());
+  EXPECT_FALSE(fence->IsDone().has_value());
+}
+
 TEST_F(FenceTest, OverflowBitWaitsForTheDevice) {
   EnqueueOn(other_, other_page_);
   const long waits = DeviceWaits();
