@@ -10,7 +10,10 @@ Status LowerCopies::GiveUpAll(const DeviceAllocator& device) {
     if (copy.host) STRATALLOC_RETURN_IF_ERROR(GiveUpHost(copy));
     if (copy.disk) GiveUpChunkOf(copy);
   }
-  copies.clear();
+  // What must stay keeps its record, or its chunk would be lost to the budget.
+  std::erase_if(copies, [](const auto& one) {
+    return !one.second.host && !one.second.disk;
+  });
   return {};
 }
 
